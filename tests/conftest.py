@@ -79,8 +79,8 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests begin first: what runs beside them fills the rest of the time."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
 
 
 class TinyCorpus(NamedTuple):
@@ -115,8 +115,8 @@ def _same_torch_everywhere() -> None:
 @pytest.fixture(autouse=True)
 def _params_of_stages_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of one stage writes params.yaml, and no flow freezes it."""
-    place = request.path.relative_to(Path(__file__).parent).parts
-    if len(place) > 1 and place[0] not in ("flows", "freeze"):
+    parts = request.path.relative_to(Path(__file__).parent).parts
+    if len(parts) > 1 and parts[0] not in ("flows", "freeze"):
         monkeypatch.setenv("RETEMPER_PARAMS", "params.yaml")
 
 
@@ -140,10 +140,10 @@ def prefect_server(home: Path, prepared: dict[str, str]) -> Iterator[str]:
     """A Prefect server and its new database in `home`, which take 8 s of CPU; yields its address."""
     script = "import flows.pipeline.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
     home.mkdir()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
     process = subprocess.Popen(
         [sys.executable, "-c", script],
-        env=kept | prepared | {"PREFECT_HOME": str(home), "PYTHONPATH": str(ROOT)},
+        env=variables | prepared | {"PREFECT_HOME": str(home), "PYTHONPATH": str(ROOT)},
         cwd=home,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -184,24 +184,24 @@ def named(python: "PreparedPython") -> dict[str, str]:
 def pytest_configure_node(node: Any) -> None:
     config = node.config
     if not hasattr(config, "shared"):
-        opened = ExitStack()
-        folder = opened.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        config.shared = opened.enter_context(share(Path(folder)))
-        config.add_cleanup(opened.close)
+        stack = ExitStack()
+        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        config.shared = stack.enter_context(share(Path(folder)))
+        config.add_cleanup(stack.close)
     node.workerinput["shared"] = list(config.shared)
 
 
 def shared(request: pytest.FixtureRequest) -> Shared | None:
     """None where one process runs all tests: it starts what it needs."""
-    found = getattr(request.config, "workerinput", {}).get("shared")
-    return Shared(*found) if found else None
+    fields = getattr(request.config, "workerinput", {}).get("shared")
+    return Shared(*fields) if fields else None
 
 
 @pytest.fixture(scope="session")
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU."""
-    if others := shared(request):
-        yield others.stages
+    if servers := shared(request):
+        yield servers.stages
         return
     with prepare_python(tmp_path_factory.mktemp("prepared") / "stages", models=True) as python:
         yield named(python)
@@ -210,8 +210,8 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="session")
 def prepared_for_toys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The same, for projects whose stages need no torch."""
-    if others := shared(request):
-        yield others.toys
+    if servers := shared(request):
+        yield servers.toys
         return
     with prepare_python(tmp_path_factory.mktemp("prepared") / "toys", models=False) as python:
         yield named(python)
@@ -222,8 +222,8 @@ def prefect(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prepared_for_toys: dict[str, str]
 ) -> Iterator[tuple[str, Path]]:
     """Address and home of one Prefect server for all tests that can share it."""
-    if others := shared(request):
-        yield others.prefect, Path(others.prefect_home)
+    if servers := shared(request):
+        yield servers.prefect, Path(servers.prefect_home)
         return
     home = tmp_path_factory.mktemp("shared") / "prefect"
     with prefect_server(home, prepared_for_toys) as url:
@@ -244,7 +244,7 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def start(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes a model as people publish them, of tests/starts.py, by its name, once."""
+    """Makes one of the published models of tests/starts.py by its name, once."""
     from tests.starts import make
 
     folder = tmp_path_factory.mktemp("starts")
@@ -269,7 +269,7 @@ def tiny_reranker(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real data sets beside the project; the test is skipped where they are not there."""
+    """Real data sets beside the project; the test is skipped where there are none."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there")
@@ -283,8 +283,8 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> TinyCorpus:
     documents: dict[str, tuple[str, str]] = {}
     texts: dict[str, str] = {}
     for entry in list(json.loads(source.read_text(encoding="utf-8")).values())[::7]:
-        wanted = set(re.findall(r"\w{4,}", entry.get("description", "").lower()))
-        if len(wanted & set(re.findall(r"\w{4,}", entry["extract"].lower()))) >= 3 and entry["description"] not in texts.values():
+        words = set(re.findall(r"\w{4,}", entry.get("description", "").lower()))
+        if len(words & set(re.findall(r"\w{4,}", entry["extract"].lower()))) >= 3 and entry["description"] not in texts.values():
             number = len(documents)
             documents[f"d{number:02}"] = (entry["title"], entry["extract"])
             texts[f"q{number:02}"] = entry["description"]
@@ -328,7 +328,7 @@ def _write_records(corpus: TinyCorpus) -> None:
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it said."""
+    """How a command ended, and what it printed."""
 
     status: int
     out: str
@@ -359,7 +359,7 @@ def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
 
 @pytest.fixture(scope="session")
 def end_here() -> Callable[..., Ended]:
-    """`end_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; how it ended."""
+    """`end_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; returns how it ended."""
 
     def end(folder: Path, stage: str, *arguments: str) -> Ended:
         return call(import_module(f"tasks.{stage}.__main__").main, [stage, *arguments], folder)
@@ -369,12 +369,12 @@ def end_here() -> Callable[..., Ended]:
 
 @pytest.fixture(scope="session")
 def run_here(end_here: Callable[..., Ended]) -> Callable[..., str]:
-    """`run_here(folder, stage, *arguments)` runs a stage, which must succeed, in this process; what it said."""
+    """`run_here(folder, stage, *arguments)` runs a stage, which must succeed, in this process; it returns what was printed."""
 
     def run(folder: Path, stage: str, *arguments: str) -> str:
-        done = end_here(folder, stage, *arguments)
-        assert done.status == 0, done
-        return done.out + done.err
+        ended = end_here(folder, stage, *arguments)
+        assert ended.status == 0, ended
+        return ended.out + ended.err
 
     return run
 
@@ -383,7 +383,7 @@ DIGESTS: dict[tuple[int, ...], str] = {}
 
 
 def content_digest(file: Path) -> str:
-    """SHA-256 of a file, read once for all its links; again where size or time of writing are others."""
+    """SHA-256 of a file, read once for all its links, and again if its size or time of writing changed."""
     status = file.stat()
     key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     if key not in DIGESTS:
@@ -399,13 +399,13 @@ class Small:
 
     def stage(self, name: str, *arguments: str) -> Ended:
         """Run a stage of dvc.yaml by name; `arguments` come last, and so take the place of earlier ones."""
-        _, _, module, *given = self.commands[name]
-        return self.call(import_module(f"{module}.__main__").main, [module, *given, *arguments])
+        _, _, module, *options = self.commands[name]
+        return self.call(import_module(f"{module}.__main__").main, [module, *options, *arguments])
 
     def elsewhere(self, name: str, folder: str) -> list[str]:
         """The arguments that make stage `name` write its outs below `folder`."""
-        given = self.commands[name]
-        return [part for flag, value in pairwise(given) if value in self.outs[name] for part in (flag, f"{folder}/{value}")]
+        command = self.commands[name]
+        return [part for flag, value in pairwise(command) if value in self.outs[name] for part in (flag, f"{folder}/{value}")]
 
     def retemper(self, *arguments: str) -> Ended:
         """Run the command line."""
@@ -414,13 +414,13 @@ class Small:
         return self.call(lambda: cli.main(arguments), ["retemper"])
 
     def state(self) -> dict[str, str]:
-        """SHA-256 of every file, those aside that no person looks at: logs, scratch, locks, git's and DVC's own, what is frozen."""
-        unseen = re.compile(r"(\.git|\.retemper|\.dvc/tmp|\.dvc/cache)/|.*__pycache__/|data/(params|code)\.json$")
+        """SHA-256 of every file but those that nobody looks at: logs, scratch, locks, git's and DVC's own, what is frozen."""
+        ignored = re.compile(r"(\.git|\.retemper|\.dvc/tmp|\.dvc/cache)/|.*__pycache__/|data/(params|code)\.json$")
         files = {file.relative_to(self.folder).as_posix(): file for file in self.folder.rglob("*") if file.is_file()}
-        return {name: content_digest(file) for name, file in files.items() if not unseen.match(name)}
+        return {name: content_digest(file) for name, file in files.items() if not ignored.match(name)}
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Put a file in the place of another; what is linked to that stays as it is."""
+        """Replace a file; other links to the old one keep its content."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -435,8 +435,8 @@ class Small:
 
         path, yaml = self.folder / "params.yaml", YAML()
         node = sections = yaml.load(path.read_text(encoding="utf-8"))
-        *way, last = key.split(".")
-        for name in way:
+        *parents, last = key.split(".")
+        for name in parents:
             node = node[name]
         node[last] = value
         path.unlink()
@@ -487,7 +487,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     What runs, settings and remotes of the person who tests have changed is left out: params.yaml and data/source.json are those of
     HEAD, .dvc/config names no remote, and there is no dvc.lock.
     """
-    return made_once(tmp_path_factory, "checkout", lambda below: _check_out(ROOT, below / "project")) / "project"
+    return made_once(tmp_path_factory, "checkout", lambda folder: _check_out(ROOT, folder / "project")) / "project"
 
 
 @pytest.fixture
@@ -519,13 +519,13 @@ def _check_out(root: Path, folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
-    def git(place: Path, *words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=place, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True)
-        return done.stdout
+    def git(cwd: Path, *words: str) -> str:
+        process = subprocess.run(["git", *words], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True)
+        return process.stdout
 
     tracked = git(root, "ls-files", "-z").split("\0")
-    new = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")
-    for name in filter(None, {*tracked, *new}.difference(EDITED_BY_RUNS, MADE_BY_RUNS)):
+    untracked = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")
+    for name in filter(None, {*tracked, *untracked}.difference(EDITED_BY_RUNS, MADE_BY_RUNS)):
         if (root / name).is_file():  # else it was removed, and that is not committed yet
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, folder / name)
@@ -542,16 +542,16 @@ def _check_out(root: Path, folder: Path) -> None:
 def small_project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus, checkout: Path) -> Small:
     """A project that every stage has run in, by DVC's own commands. Tests take a copy: `small`."""
     os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
-    made = made_once(tmp_path_factory, "small", lambda folder: _run_small_project(folder, tiny_corpus, checkout))
+    original = made_once(tmp_path_factory, "small", lambda folder: _run_small_project(folder, tiny_corpus, checkout))
     folder = tmp_path_factory.mktemp("finished") / "project"
-    shutil.copytree(made / "project", folder, symlinks=True)  # no links across processes: each would date all of a file's names again
-    return Small(folder, *json.loads((made / "stages.json").read_text()))
+    shutil.copytree(original / "project", folder, symlinks=True)  # no links across processes: each would date all of a file's names again
+    return Small(folder, *json.loads((original / "stages.json").read_text()))
 
 
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """A folder for all processes of this test run: the first one to ask makes it, the others wait for that."""
-    beside = tmp_path_factory.getbasetemp()
-    folder = (beside.parent if "PYTEST_XDIST_WORKER" in os.environ else beside) / f"once-{name}"
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"once-{name}"
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
@@ -562,8 +562,8 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
     return folder
 
 
-def _run_small_project(below: Path, tiny_corpus: TinyCorpus, checkout: Path) -> None:
-    folder = below / "project"
+def _run_small_project(base: Path, tiny_corpus: TinyCorpus, checkout: Path) -> None:
+    folder = base / "project"
     shutil.copytree(checkout / "tasks", folder / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("params.yaml", "dvc.yaml", ".gitignore", ".dvcignore", "data/.gitignore"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -591,9 +591,9 @@ def _run_small_project(below: Path, tiny_corpus: TinyCorpus, checkout: Path) -> 
         project.commands = {name: commands[name] for name in read_graph(repo).stages}
         repo.close()
     for name in project.commands:
-        done = project.stage(name)
-        assert done.status == 0, (name, done)
-    (below / "stages.json").write_text(json.dumps([project.commands, project.outs]))
+        result = project.stage(name)
+        assert result.status == 0, (name, result)
+    (base / "stages.json").write_text(json.dumps([project.commands, project.outs]))
 
 
 @pytest.fixture
@@ -605,7 +605,7 @@ def small(small_project: Small, tmp_path: Path) -> Small:
 
 
 def _linked_or_copied(source: str, copy: str) -> None:
-    """A link, but of what git and DVC write in place, such as DVC's config: through a link, a test would change it for all later ones."""
+    """A link, or a copy of what git and DVC write in place, such as DVC's config: a test would change a link for all later ones."""
     inside = re.search(r"/\.(git|dvc)/(?!objects/|cache/)", source)
     shutil.copy2(source, copy) if inside else os.link(source, copy)
 
@@ -619,22 +619,22 @@ class Paper(StringIO):
         return True
 
     def shown(self) -> list[str]:
-        """All rows, those that have been scrolled away too. A sequence that is not of drawing lines is an error."""
+        """All rows, those that have been scrolled away too. An escape sequence other than those for drawing lines is an error."""
         rows, row, column = [""], 0, 0
-        for found in re.finditer(r"\x1b\[(\d*)([A-Za-z])|\x1b|[^\x1b]", self.getvalue()):
-            if found[2]:
-                assert found[2] in "mAK", f"{found[0]!r}: expected colors, cursor up, erase line"
-                row -= int(found[1] or 1) if found[2] == "A" else 0
-                rows[row] = "" if found[2] == "K" else rows[row]
-            elif found[0] == "\r":
+        for token in re.finditer(r"\x1b\[(\d*)([A-Za-z])|\x1b|[^\x1b]", self.getvalue()):
+            if token[2]:
+                assert token[2] in "mAK", f"{token[0]!r}: expected colors, cursor up, erase line"
+                row -= int(token[1] or 1) if token[2] == "A" else 0
+                rows[row] = "" if token[2] == "K" else rows[row]
+            elif token[0] == "\r":
                 column = 0
             else:
-                assert found[0] == "\n" or found[0].isprintable(), found[0]
-                if found[0] == "\n" or column == self.columns:
+                assert token[0] == "\n" or token[0].isprintable(), token[0]
+                if token[0] == "\n" or column == self.columns:
                     row, column = row + 1, 0
                     rows += [""] * (row == len(rows))
-                if found[0] != "\n":
-                    rows[row] = rows[row][:column].ljust(column) + found[0] + rows[row][column + 1 :]
+                if token[0] != "\n":
+                    rows[row] = rows[row][:column].ljust(column) + token[0] + rows[row][column + 1 :]
                     column += 1
         return [line.rstrip() for line in rows]
 
@@ -642,28 +642,28 @@ class Paper(StringIO):
 @pytest.fixture(scope="session")
 def charts_of() -> Callable[[str], list[tuple[str, dict[str, Any]]]]:
     """The charts of a page: what each is called, and its specification."""
-    found = re.compile(
+    pattern = re.compile(
         r'<figure class="plot"><script type="application/json">(.*?)</script><figcaption>(.*?)</figcaption></figure>', re.DOTALL
     )
-    return lambda page: [(m[2], json.loads(m[1])) for m in found.finditer(page)]
+    return lambda page: [(m[2], json.loads(m[1])) for m in pattern.finditer(page)]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium without a window; skips where there is none. Of one module: Playwright's event loop would be in others' way."""
+    """Chromium without a window; skips where there is none. One per module: Playwright's event loop would get in the way of others."""
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not path:
         pytest.skip("no Chromium; install it, or name it in CHROMIUM")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def paper(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Paper]:
-    """Puts a terminal on paper in place of `stdout` or `stderr`; to be asked for in the test itself: pytest changes them before."""
+    """Puts a terminal on paper in place of `stdout` or `stderr`; call it in the test itself, since pytest changes them before."""
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -56,11 +56,11 @@ class FakeCuda(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type, inner: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        wrapper = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device="cpu"
         )
-        made.held = inner
-        return made
+        wrapper.held = inner
+        return wrapper
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -202,29 +202,29 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
 
 
 def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A product with sums of another type, which a CPU has not."""
+    """A product with sums of another type, which a CPU does not offer."""
     return left.to(dtype) @ right.to(dtype)
 
 
-def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: Any, **_: Any) -> Any:
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **_: Any) -> Any:
     """Attention of rows of many lengths, row by row."""
     assert q.dtype in (torch.bfloat16, torch.float16)
-    parts = [torch.nn.functional.scaled_dot_product_attention(*row) for row in _rows(q, k, v, *given[:4])]
+    parts = [torch.nn.functional.scaled_dot_product_attention(*row) for row in _rows(q, k, v, *args[:4])]
     return torch.cat([part.transpose(0, 1) for part in parts]), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
 
 
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: Any) -> Any:
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any) -> Any:
     """The same for a training: the seed of its dropout is drawn from the generator, and returned for the backward pass."""
     seed = torch.randint(2**31, (2,))
-    out = [(kept * shares) @ v_ for shares, kept, (_, _, v_) in _shares(_rows(q, k, v, *given[:4]), given[4], seed)]
+    out = [(kept * shares) @ v_ for shares, kept, (_, _, v_) in _shares(_rows(q, k, v, *args[:4]), args[4], seed)]
     return torch.cat([part.transpose(0, 1) for part in out]).to(q.dtype), torch.empty(q.shape[1], len(q)), seed, seed, torch.empty(0)
 
 
-def _flash_backward(gradient: torch.Tensor, *given: Any) -> Any:
+def _flash_backward(gradient: torch.Tensor, *args: Any) -> Any:
     """Its gradients, written out: below autograd, no graph is recorded."""
-    q, k, v, _, _, asking, ends, most, longest, dropout, _, seed, _ = given
+    q, k, v, _, _, query_ends, ends, most, longest, dropout, _, seed, _ = args
     parts, at = [], 0
-    for shares, kept, (q_, k_, v_) in _shares(_rows(q, k, v, asking, ends, most, longest), dropout, seed):
+    for shares, kept, (q_, k_, v_) in _shares(_rows(q, k, v, query_ends, ends, most, longest), dropout, seed):
         g, scale = gradient[at : at + q_.shape[1]].transpose(0, 1).float(), q.shape[-1] ** -0.5
         by_share = kept * (g @ v_.mT)
         by_score = scale * shares * (by_share - (by_share * shares).sum(-1, keepdim=True))
@@ -234,21 +234,21 @@ def _flash_backward(gradient: torch.Tensor, *given: Any) -> Any:
 
 
 def _rows(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asking: torch.Tensor, ends: torch.Tensor, most: int, longest: int
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_ends: torch.Tensor, ends: torch.Tensor, most: int, longest: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Each row's queries [A, Q, W], keys, and values [A, L, W], given where those of a row begin and end, and the most of a row."""
-    for places, tensor, largest in ((asking, q, most), (ends, k, longest)):
-        assert places.dtype == torch.int32 and places[-1] == len(tensor) and places.diff().max() <= largest
-    for (first_q, end_q), (first, end) in zip(pairwise(asking.tolist()), pairwise(ends.tolist()), strict=True):
+    for bounds, tensor, largest in ((query_ends, q, most), (ends, k, longest)):
+        assert bounds.dtype == torch.int32 and bounds[-1] == len(tensor) and bounds.diff().max() <= largest
+    for (first_q, end_q), (first, end) in zip(pairwise(query_ends.tolist()), pairwise(ends.tolist()), strict=True):
         yield tuple(x.transpose(0, 1) for x in (q[first_q:end_q], k[first:end], v[first:end]))
 
 
 def _shares(rows: Iterator[Any], dropout: float, seed: torch.Tensor) -> Iterator[Any]:
     """Of each row: attention's softmax, what dropout multiplies it with, and its queries, keys, and values, in float32."""
-    draw = torch.Generator().manual_seed(int(seed[0]))
+    generator = torch.Generator().manual_seed(int(seed[0]))
     for q_, k_, v_ in (map(torch.Tensor.float, row) for row in rows):
         shares = (q_.shape[-1] ** -0.5 * q_ @ k_.mT).softmax(-1)
-        yield shares, (torch.rand(shares.shape, generator=draw) >= dropout) / (1 - dropout), (q_, k_, v_)
+        yield shares, (torch.rand(shares.shape, generator=generator) >= dropout) / (1 - dropout), (q_, k_, v_)
 
 
 INSTEAD = {  # what a CPU has not
@@ -264,8 +264,8 @@ def _place() -> str:
     frames = traceback.extract_stack()
     ours = [frame for frame in frames if "/tasks/" in frame.filename]
     theirs = [frame for frame in frames if "/transformers/" in frame.filename]
-    shown = ours[-1:] + ([theirs[-1]] if theirs and ours and frames.index(theirs[-1]) > frames.index(ours[-1]) else [])
-    return " > ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in shown)
+    shown_frames = ours[-1:] + ([theirs[-1]] if theirs and ours and frames.index(theirs[-1]) > frames.index(ours[-1]) else [])
+    return " > ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in shown_frames)
 
 
 def _wrapped(leaf: Any) -> Any:
@@ -323,8 +323,8 @@ def fake_gpu() -> Iterator[FakeGpu]:
     grouped = clip_grad._group_tensors_by_device_and_dtype
 
     def by_device(tensors: Any, *more: Any) -> Any:  # torch itself takes them to be on the CPU
-        found = grouped(tensors, *more)
-        return {(GPU if isinstance(held[0][0][0], FakeCuda) else key[0], key[1]): held for key, held in found.items()}
+        groups = grouped(tensors, *more)
+        return {(GPU if isinstance(group[0][0][0], FakeCuda) else key[0], key[1]): group for key, group in groups.items()}
 
     with (
         mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),

@@ -26,7 +26,7 @@ def read_settings() -> None:
 
 
 def set_environment() -> None:
-    """That of a process which has not imported Prefect."""
+    """Sets the environment of a process that has not imported Prefect."""
     imported = sys.modules.pop("prefect")
     try:
         of_process()

@@ -83,19 +83,19 @@ def one_step(model: Path, folder: Path, exact: bool, device: torch.device, gang:
     from tasks.core.training.gradient_cache import cached_backward
 
     tower, sides = tower_and_sides(model, exact)
-    seen: dict[str, torch.Tensor] = {}
+    chunks: dict[str, torch.Tensor] = {}
 
-    def keep(_: nn.Module, given: tuple[torch.Tensor, ...], vectors: torch.Tensor) -> None:
-        seen[sha256(given[0].numpy().tobytes()).hexdigest()] = vectors.detach().clone()
+    def keep(_: nn.Module, inputs: tuple[torch.Tensor, ...], vectors: torch.Tensor) -> None:
+        chunks[sha256(inputs[0].numpy().tobytes()).hexdigest()] = vectors.detach().clone()
 
     tower.register_forward_hook(keep)
     loss = read_figures(cached_backward(sides, contrast, BATCH_TOKENS, Compute(device, torch.float32, 40, gang), (1, 2, 3)))["loss"]
     if gang is not None:
         gang.sum_gradients(tower.parameters())
-    place = 0 if gang is None else gang.rank
-    save_file(seen, folder / f"chunks-{place}.safetensors")
+    rank = 0 if gang is None else gang.rank
+    save_file(chunks, folder / f"chunks-{rank}.safetensors")
     gradients = {name: p.grad for name, p in tower.named_parameters() if p.grad is not None}
-    save_file({"loss": torch.tensor(loss, dtype=torch.float64), **gradients}, folder / f"step-{place}.safetensors")
+    save_file({"loss": torch.tensor(loss, dtype=torch.float64), **gradients}, folder / f"step-{rank}.safetensors")
 
 
 def small_model() -> nn.Sequential:
@@ -126,12 +126,12 @@ def small_training(
             loss = shares(module, step, gang.rank)
             loss.backward()
             return gang.sum_figures({"loss": loss.detach()})
-        total, found = 0.0, []
+        total, gradients = 0.0, []
         for part in (0, 1):
             loss = shares(module, step, part)
-            found.append(torch.autograd.grad(loss, list(module.parameters())))
+            gradients.append(torch.autograd.grad(loss, list(module.parameters())))
             total += float(loss.detach())
-        for weight, first, second in zip(module.parameters(), *found, strict=True):
+        for weight, first, second in zip(module.parameters(), *gradients, strict=True):
             weight.grad = first + second
         return {"loss": total}
 
@@ -155,9 +155,9 @@ def cause(trouble: Mapping[str, int], step: int, gang: Gang, scratch: Path) -> N
         "user": lambda: _raise(UserError(where="a.tsv:7", found="2 columns", expected="3")),
         "bug": lambda: _raise(ZeroDivisionError("a bug")),
     }
-    for name, at in trouble.items():
+    for name, at_step in trouble.items():
         mark = scratch / f"happened-{name}"
-        if step == at and gang.rank == (0 if name == "first" else 1) and (name == "always" or not mark.exists()):
+        if step == at_step and gang.rank == (0 if name == "first" else 1) and (name == "always" or not mark.exists()):
             mark.touch()
             marks[name]()
 
@@ -171,22 +171,22 @@ class Threads(Gang):
 
     meeting: "Meeting"
 
-    def all_gather(self, own: torch.Tensor) -> torch.Tensor:
-        return torch.stack([found.detach().clone() for found in self.meeting.exchanged(self.rank, own)])
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part.detach().clone() for part in self.meeting.exchanged(self.rank, tensor)])
 
     def broadcast(self, value: Value) -> Value:
-        found: Value = deepcopy(self.meeting.exchanged(self.rank, value)[0])  # each rank has its own
-        return found
+        result: Value = deepcopy(self.meeting.exchanged(self.rank, value)[0])  # each rank has its own
+        return result
 
     def broadcast_tensors(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: tensor.clone() for name, tensor in self.broadcast({**tensors}).items()}
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)
-        mine = [None if p.grad is None else p.grad.clone() for p in parameters]
-        for parameter, own in zip(parameters, zip(*self.meeting.exchanged(self.rank, mine), strict=True), strict=True):
-            found = [gradient for gradient in own if gradient is not None]
-            parameter.grad = sum(found[1:], found[0].clone()) if found else None
+        own_gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
+        for parameter, rank_gradients in zip(parameters, zip(*self.meeting.exchanged(self.rank, own_gradients), strict=True), strict=True):
+            present = [gradient for gradient in rank_gradients if gradient is not None]
+            parameter.grad = sum(present[1:], present[0].clone()) if present else None
 
 
 class Meeting:
@@ -198,9 +198,9 @@ class Meeting:
     def exchanged(self, rank: int, value: Any) -> list[Any]:
         self.given[rank] = value
         self.barrier.wait()
-        found = list(self.given)
+        values = list(self.given)
         self.barrier.wait()
-        return found
+        return values
 
 
 def as_ranks(size: int, function: Callable[[Gang], Found]) -> list[Found]:

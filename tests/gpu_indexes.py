@@ -35,28 +35,28 @@ def main(folder: Path) -> None:
     vectors, queries = ((centers[rng.integers(200, size=n)] + rng.normal(size=(n, WIDTH))).astype(np.float32) for n in (ROWS, 500))
     embeddings = write_embeddings(folder / "embeddings", vectors, [ROWS // 2, ROWS // 2])
     exact = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :DEPTH]
-    seen = {}
+    results = {}
     for factory in FACTORIES:
         params = Index(factory=factory, nprobe=16, train_size=10_000)
         start = time.perf_counter()
-        there = build(embeddings, params, gpu=gpu)
-        took = time.perf_counter() - start
-        faiss.write_index(there, str(folder / "index"))
-        read = faiss.read_index(str(folder / "index"))
-        searched = on_device(read, GPU)
-        scores, rows = search_index(searched, queries, DEPTH)
-        cpu_scores, cpu_rows = search_index(read, queries, DEPTH)
-        here = search_index(build(embeddings, params), queries, DEPTH)[1]
-        seen[factory] = {
-            "kind": type(faiss.downcast_index(there)).__name__,
-            "on_gpu": isinstance(searched, Copied),
+        built = build(embeddings, params, gpu=gpu)
+        seconds = time.perf_counter() - start
+        faiss.write_index(built, str(folder / "index"))
+        loaded = faiss.read_index(str(folder / "index"))
+        gpu_index = on_device(loaded, GPU)
+        scores, rows = search_index(gpu_index, queries, DEPTH)
+        cpu_scores, cpu_rows = search_index(loaded, queries, DEPTH)
+        rows_of_cpu = search_index(build(embeddings, params), queries, DEPTH)[1]
+        results[factory] = {
+            "kind": type(faiss.downcast_index(built)).__name__,
+            "on_gpu": isinstance(gpu_index, Copied),
             "same_rows": found_by_both(rows, cpu_rows),
             "score_error": float(np.abs(scores - cpu_scores).max() / np.abs(cpu_scores).max()),
             "recall": found_by_both(rows, exact),
-            "recall_of_cpu": found_by_both(here, exact),
-            "seconds": round(took, 2),
+            "recall_of_cpu": found_by_both(rows_of_cpu, exact),
+            "seconds": round(seconds, 2),
         }
-    print(json.dumps(seen))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

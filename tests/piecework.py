@@ -34,10 +34,10 @@ class Work:
 
     def __call__(self, number: int | tuple[int, bytes]) -> tuple[int, bytes]:
         number = number if isinstance(number, int) else number[0]
-        tried = f"\n{number} " in f"\n{self.log.read_text()}" if self.log.exists() else False
+        already_tried = f"\n{number} " in f"\n{self.log.read_text()}" if self.log.exists() else False
         with self.log.open("a") as handle:
             handle.write(f"{number} {self.loaded}\n")
-        if number in self.killed and (self.always or not tried):
+        if number in self.killed and (self.always or not already_tried):
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.seconds)
         if number in self.wrong:
@@ -76,14 +76,14 @@ def bound(_: int) -> tuple[int, str, str]:
     return os.getpid(), first, os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def one_kind(places: int) -> list[str]:
+def one_kind(count: int) -> list[str]:
     """GPUs of one kind."""
-    return ["one kind"] * places
+    return ["one kind"] * count
 
 
-def two_kinds(places: int) -> list[str]:
+def two_kinds(count: int) -> list[str]:
     """All GPUs that this process sees are of different kinds."""
-    return [f"kind {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")][:places]
+    return [f"kind {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")][:count]
 
 
 def hold(folder: Path) -> None:

@@ -13,18 +13,18 @@ PROMPTS = {"query": "Instruct: find it\nQuery: ", "document": "text: "}
 
 
 def byte_tokenizer(side: str, *, ends: bool) -> Any:
-    """A byte-level BPE without merges, as decoders have: no first token, padding on `side`, an end if `ends`."""
+    """A byte-level BPE without merges, as decoders have: no first token, padding on `side`, an end token if `ends`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([EOS, "<|pad|>"])
+    tokenizer = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([EOS, "<|pad|>"])
     if ends:
-        made.post_processor = processors.TemplateProcessing("$A " + EOS, special_tokens=[(EOS, made.token_to_id(EOS))])
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=EOS, pad_token="<|pad|>", padding_side=side, model_max_length=512)
+        tokenizer.post_processor = processors.TemplateProcessing("$A " + EOS, special_tokens=[(EOS, tokenizer.token_to_id(EOS))])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token="<|pad|>", padding_side=side, model_max_length=512)
 
 
 def drawn(kind: str) -> Any:
@@ -34,13 +34,13 @@ def drawn(kind: str) -> Any:
     from tasks.core.models.limits import model_class
 
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
-    more = {"gemma3_text": {"use_bidirectional_attention": True, "sliding_window": 512}, "gpt2": {"n_positions": 128}}.get(kind, {})
+    extra = {"gemma3_text": {"use_bidirectional_attention": True, "sliding_window": 512}, "gpt2": {"n_positions": 128}}.get(kind, {})
     sizes |= {"head_dim": 8} if kind in ("qwen3", "gemma3_text") else {}
     if kind == "gpt2":
         sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": 4}
     if kind == "t5":
         sizes = {"d_model": WIDTH, "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_ff": 48, "feed_forward_proj": "gated-gelu"}
-    config = AutoConfig.for_model(kind, vocab_size=258, pad_token_id=257, bos_token_id=None, eos_token_id=256, **sizes, **more)
+    config = AutoConfig.for_model(kind, vocab_size=258, pad_token_id=257, bos_token_id=None, eos_token_id=256, **sizes, **extra)
     torch.manual_seed(0)
     transformer = model_class(config).from_config(config, dtype=torch.float32)
     with torch.no_grad():
@@ -67,15 +67,15 @@ RESIDUAL = ("bert_residual",)
 DECODERS = ("qwen3", "llama", "gpt2")
 
 
-def make(name: str, place: Path, tiny_encoder: Path) -> Path:
-    """One of STARTS as a folder (new)."""
+def make(name: str, folder: Path, tiny_encoder: Path) -> Path:
+    """One of STARTS as a new folder."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Dropout, Normalize, Pooling, Transformer
 
     kind, side, ends, pooling, layers, normalize = STARTS[name]
     bare = tiny_encoder
     if kind != "tiny":
-        bare = place.with_name(f"{name}_bare")
+        bare = folder.with_name(f"{name}_bare")
         drawn(kind).save_pretrained(bare)
         byte_tokenizer(side, ends=ends).save_pretrained(bare)
     transformer = Transformer(str(bare), max_seq_length=LENGTH)
@@ -89,5 +89,5 @@ def make(name: str, place: Path, tiny_encoder: Path) -> Path:
             modules.append(Dense(a, b, bias, getattr(torch.nn, activation)(), use_residual=name in RESIDUAL))
     modules += [Normalize()] if normalize else []
     similarity = "cosine" if normalize else "dot"
-    SentenceTransformer(modules=modules, prompts=PROMPTS, similarity_fn_name=similarity, device="cpu").save(str(place))
-    return place
+    SentenceTransformer(modules=modules, prompts=PROMPTS, similarity_fn_name=similarity, device="cpu").save(str(folder))
+    return folder

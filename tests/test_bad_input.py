@@ -24,12 +24,12 @@ CONFLICT = "<<<<<<< HEAD\n{0}=======\n{0}>>>>>>> other\n"
 
 
 def refused(project: Any, act: Callable[[], Any], *words: str) -> str:
-    """Do what must be refused: status 2, one line (what a stage tells of its progress aside) with `words`, every file as it was."""
+    """Do what must be refused: status 2, one line with `words` (besides a stage's progress), every file as it was."""
     before = project.state()
-    done = act()
-    assert done.status == 2, done
-    lines = [line for line in done.err.splitlines() if line.startswith("retemper: ")]
-    assert len(lines) == 1 and done.err.endswith(f"{lines[0]}\n"), done.err
+    result = act()
+    assert result.status == 2, result
+    lines = [line for line in result.err.splitlines() if line.startswith("retemper: ")]
+    assert len(lines) == 1 and result.err.endswith(f"{lines[0]}\n"), result.err
     assert all(word in lines[0] for word in words), lines[0]
     after = project.state()
     assert after == before, {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -64,8 +64,8 @@ def gone(name: str) -> Arrange:
 
 def both(*arrangements: Arrange) -> Arrange:
     def arrange(project: Any) -> None:
-        for one in arrangements:
-            one(project)
+        for arrangement in arrangements:
+            arrangement(project)
 
     return arrange
 
@@ -203,10 +203,10 @@ def test_dropped_and_counted_where_a_parameter_allows(small: Any) -> None:
     line(TRAIN, 3, "nobody\td01\t1")(small)
     line(CORPUS, 60, document(_id="d59", text=""))(small)
     small.set("prepare", {"unknown_documents": "drop", "empty_texts": "drop"})
-    done = small.stage("prepare")
-    assert done.status == 0, done
+    result = small.stage("prepare")
+    assert result.status == 0, result
     for reason in ("1 qrel of an unknown document", "1 qrel of an unknown query", "1 document without text"):
-        assert reason in done.out, done.out
+        assert reason in result.out, result.out
 
 
 # --- parameters: what the command line refuses before anything runs -----------------------------------------------------------
@@ -542,9 +542,9 @@ def test_artifacts(small: Any, case: str) -> None:
 def test_the_checkpoint_before_a_loss_that_is_not_a_number_is_whole(small: Any) -> None:
     small.set("rounds.warmup.lr", 1e30)
     small.set("rounds.warmup.steps", 6)
-    done = small.stage("train@warmup")
-    path = done.err[done.err.rindex("(.retemper") + 1 : done.err.rindex(")")]
-    step = int(done.err.split(": step ")[1].split(":")[0])
+    result = small.stage("train@warmup")
+    path = result.err[result.err.rindex("(.retemper") + 1 : result.err.rindex(")")]
+    step = int(result.err.split(": step ")[1].split(":")[0])
     with safe_open(small.folder / path, framework="pt") as file:
         assert file.metadata()["step"] == str(step)
         weights = [file.get_tensor(name) for name in file.keys() if name.startswith("weights.")]  # noqa: SIM118

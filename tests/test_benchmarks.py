@@ -24,6 +24,6 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 )
 def test_a_benchmark_runs(command: str, tmp_path: Path) -> None:
     name, *options = command.split()
-    done = subprocess.run([sys.executable, BENCHMARKS / name, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip()
+    process = subprocess.run([sys.executable, BENCHMARKS / name, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout.strip()

@@ -35,9 +35,9 @@ def test_edited_code_is_taken_and_what_runs_and_people_set_is_not(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     root, folder = tmp_path / "root", tmp_path / "clone"
 
-    def git(place: Path, *words: str) -> str:
+    def git(cwd: Path, *words: str) -> str:
         author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
-        return subprocess.run(["git", *author, *words], cwd=place, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(["git", *author, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
 
     def lay(files: dict[str, str]) -> None:
         for name, text in files.items():
@@ -52,10 +52,10 @@ def test_edited_code_is_taken_and_what_runs_and_people_set_is_not(
     (root / "tasks/removed.py").unlink()
     check_out(root, folder)
     assert git(folder, "status", "--porcelain") == ""
-    found = {name: (folder / name).read_text() for name in git(folder, "ls-files").splitlines()}
-    config = found.pop(".dvc/config")
+    contents = {name: (folder / name).read_text() for name in git(folder, "ls-files").splitlines()}
+    config = contents.pop(".dvc/config")
     assert "analytics = false" in config and "remote" not in config
-    assert found == {
+    assert contents == {
         "data/source.json": "{}\n",
         "params.yaml": "rounds: {star: {}}\n",
         "tasks/edited.py": "new\n",
@@ -72,7 +72,7 @@ def test_the_project_under_test_is_whole_and_names_no_remote(checkout: Path) -> 
 
 @pytest.mark.usefixtures("capsys")
 def test_dvc_prints_to_no_tests_own_stream() -> None:
-    """It binds its handlers when it is imported. A test with capsys that did so first made those after it in that process fail."""
+    """DVC binds its handlers on import. When a test with capsys imported it first, later tests in that process failed."""
     import dvc.logger
 
     bound = [handler.stream for handler in dvc.logger.logging.getLogger("dvc").handlers if isinstance(handler, dvc.logger.LoggerHandler)]

@@ -28,15 +28,17 @@ SECRETS = {"POSTGRES_PASSWORD": "a", "MINIO_PASSWORD": "b", "RETEMPER_API_KEY": 
 
 def commands() -> list[list[str]]:
     """Every command that a service, a unit, or docs/deploy.md starts and that is ours or Prefect's, from its program's name on."""
-    found = [list(service["command"]) for service in SERVICES.values() if "command" in service]
+    all_commands = [list(service["command"]) for service in SERVICES.values() if "command" in service]
     for unit in UNITS:
         (line,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
         first, *rest = shlex.split(line)
         assert first.startswith("/srv/project/.venv/bin/")
-        found.append([Path(first).name, *rest])
+        all_commands.append([Path(first).name, *rest])
     page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
-    found += [["retemper", *shlex.split(rest, comments=True)] for rest in re.findall(r"run --rm worker retemper (.*)$", page, re.MULTILINE)]
-    return [command for command in found if command[0] in ("retemper", "prefect")]
+    all_commands += [
+        ["retemper", *shlex.split(rest, comments=True)] for rest in re.findall(r"run --rm worker retemper (.*)$", page, re.MULTILINE)
+    ]
+    return [command for command in all_commands if command[0] in ("retemper", "prefect")]
 
 
 def test_every_service_is_pinned_and_private() -> None:
@@ -52,42 +54,42 @@ def test_every_service_is_pinned_and_private() -> None:
             assert source.startswith("${PROJECT:-") or re.search(rf"^  {source}:$", text, re.MULTILINE), f"{name}: {volume}"
         if "build" in service:
             assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).resolve() == DOCKERFILE
-    asked = set(re.findall(r"\$\{(\w+):\?", text))
-    assert asked == set(SECRETS), "no secret has a default"
-    assert set(re.findall(r"\$\{(\w+)", text)) == asked | {"PROJECT", "RUN_AS"}
+    required = set(re.findall(r"\$\{(\w+):\?", text))
+    assert required == set(SECRETS), "no secret has a default"
+    assert set(re.findall(r"\$\{(\w+)", text)) == required | {"PROJECT", "RUN_AS"}
 
 
 def test_what_the_image_is_made_of_is_there() -> None:
     text = re.sub(r"\\\n", " ", DOCKERFILE.read_text(encoding="utf-8"))
     assert re.search(r"^FROM python:3\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
     assert re.search(r"^USER retemper$", text, re.MULTILINE)
-    copied = [source for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE) for source in line.split()[:-1]]
-    assert copied and all((ROOT / source).exists() for source in copied), copied
-    let_in = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")}
-    assert let_in == set(copied), ".dockerignore keeps out what COPY needs, or lets in more"
+    sources = [source for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE) for source in line.split()[:-1]]
+    assert sources and all((ROOT / source).exists() for source in sources), sources
+    allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")}
+    assert allowed == set(sources), ".dockerignore keeps out what COPY needs, or lets in more"
     (extras,) = re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE)
-    known = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2]
-    assert all(re.search(rf"^{extra} = \[", known, re.MULTILINE) for extra in extras.split(","))
+    extras_section = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2]
+    assert all(re.search(rf"^{extra} = \[", extras_section, re.MULTILINE) for extra in extras.split(","))
 
 
-@pytest.mark.parametrize("command", [one for one in commands() if one[0] == "retemper"], ids=" ".join)
+@pytest.mark.parametrize("command", [command for command in commands() if command[0] == "retemper"], ids=" ".join)
 def test_retemper_understands(command: list[str]) -> None:
     group: Any = get_command(build())
-    context, rest = None, command[1:]
+    context, words = None, command[1:]
     while True:
-        context = group.make_context(group.name or "retemper", rest, parent=context)
+        context = group.make_context(group.name or "retemper", words, parent=context)
         if not hasattr(group, "resolve_command"):
             return
-        _, group, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+        _, group, words = group.resolve_command(context, [*context._protected_args, *context.args])
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("command", [one for one in commands() if one[0] == "prefect"], ids=" ".join)
+@pytest.mark.parametrize("command", [command for command in commands() if command[0] == "prefect"], ids=" ".join)
 def test_prefect_understands(command: list[str]) -> None:
     words = [word for word in command[1:4] if not word.startswith("-") and word != "retraining"]
-    done = subprocess.run([sys.executable, "-m", "prefect", *words, "--help"], capture_output=True, text=True, timeout=300, check=True)
+    process = subprocess.run([sys.executable, "-m", "prefect", *words, "--help"], capture_output=True, text=True, timeout=300, check=True)
     for option in (word for word in command if word.startswith("--")):
-        assert option in done.stdout, f"{' '.join(words)} {option}"
+        assert option in process.stdout, f"{' '.join(words)} {option}"
 
 
 @pytest.mark.heavy
@@ -96,11 +98,11 @@ def test_prefect_understands(command: list[str]) -> None:
 def test_systemd_understands(unit: Path, tmp_path: Path) -> None:
     text = unit.read_text(encoding="utf-8").replace("/srv/project/.venv/bin/", f"{Path(sys.executable).parent}/")
     (tmp_path / unit.name).write_text(text.replace("User=retemper\n", ""))
-    done = subprocess.run(
+    process = subprocess.run(
         ["systemd-analyze", "verify", str(tmp_path / unit.name)], capture_output=True, text=True, timeout=300, check=False
     )
-    ours = [line for line in done.stderr.splitlines() if unit.name in line]
-    assert not ours, ours
+    warnings = [line for line in process.stderr.splitlines() if unit.name in line]
+    assert not warnings, warnings
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
@@ -110,16 +112,16 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.heavy
 @pytest.mark.skipif(not shutil.which("docker") or docker("compose", "version").returncode != 0, reason="no docker compose")
 def test_compose_understands() -> None:
-    done = docker("compose", "--file", str(COMPOSE), "config", "--quiet")
-    assert done.returncode == 0, done.stderr
+    process = docker("compose", "--file", str(COMPOSE), "config", "--quiet")
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not shutil.which("docker") or docker("info").returncode != 0, reason="no Docker daemon")
 def test_the_image_is_built_and_starts() -> None:
-    done = docker("build", "--file", str(DOCKERFILE), "--tag", "retemper-test", ".")
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = docker("build", "--file", str(DOCKERFILE), "--tag", "retemper-test", ".")
+    assert process.returncode == 0, process.stderr[-3000:]
     assert "retrain" in docker("run", "--rm", "retemper-test").stdout
 
 
@@ -140,31 +142,31 @@ def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
-    said = tmp_path / "said"
+    log = tmp_path / "said"
     if stopped:  # in which case makes no difference
         (tmp_path / ".ray").mkdir()
         (tmp_path / ".ray/auth_token").write_text("made up")
-    given = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "x", "SLURM_CPUS_PER_TASK": "8"}
-    given |= {"HOME": str(tmp_path), "RAY_AUTH_MODE": ""}
-    environment = os.environ | given | {"SLURM_GPUS_ON_NODE": "2", "SAID": str(said), "USER": "u", "LASTS": "600" if stopped else "0"}
+    variables = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "x", "SLURM_CPUS_PER_TASK": "8"}
+    variables |= {"HOME": str(tmp_path), "RAY_AUTH_MODE": ""}
+    environment = os.environ | variables | {"SLURM_GPUS_ON_NODE": "2", "SAID": str(log), "USER": "u", "LASTS": "600" if stopped else "0"}
     job = subprocess.Popen(
         ["bash", DEPLOY / "slurm/retemper.sbatch", "--set", "a=b"], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     )
     try:
         if stopped:
             ends = time.monotonic() + 300
-            while not (said.exists() and "retemper" in said.read_text()) and time.monotonic() < ends:
+            while not (log.exists() and "retemper" in log.read_text()) and time.monotonic() < ends:
                 time.sleep(0.05)
             job.terminate()
         assert job.wait(60) == (143 if stopped else 3)
     finally:
         with suppress(ProcessLookupError):  # nothing is left
             os.killpg(job.pid, signal.SIGKILL)
-    lines = said.read_text().splitlines()
+    lines = log.read_text().splitlines()
     assert ("stopped" in lines) == stopped
     assert "retemper one:6379 run --set a=b" in lines
     assert f"mode {'token' if stopped else 'none'}" in lines, "where there is a token, Ray's head asks for it"
-    head, others = (line for line in lines if line.startswith("srun"))
+    head, workers = (line for line in lines if line.startswith("srun"))
     assert "--nodelist=one" in head and "ray start --head --node-ip-address=one --port=6379 --num-cpus=8 --num-gpus=2" in head
-    assert "--nodes=2" in others and "--exclude=one" in others and "ray start --address=one:6379 --num-cpus=8 --num-gpus=2" in others
-    assert all("--cpus-per-task=8 " in line for line in (head, others)), "srun does not take over the job's since Slurm 22.05"
+    assert "--nodes=2" in workers and "--exclude=one" in workers and "ray start --address=one:6379 --num-cpus=8 --num-gpus=2" in workers
+    assert all("--cpus-per-task=8 " in line for line in (head, workers)), "srun does not take over the job's since Slurm 22.05"

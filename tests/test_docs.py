@@ -43,13 +43,13 @@ def test_paths_that_pages_name_exist() -> None:
     tables = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").split("## Rooms")[1].split("## Two walks")[0]
     for head, folder in (("`flows/`", "flows"), ("`tasks/`", "tasks"), ("`tasks/core/`", "tasks/core")):
         rows = tables.split(f"| {head} | |")[1].split("\n\n")[0]
-        listed = set(re.findall(r"`(\w+)/`", rows))
+        named = set(re.findall(r"`(\w+)/`", rows))
         rooms = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
-        assert listed == rooms, f"design.md: table of {folder}/ differs in {sorted(listed ^ rooms)}"
+        assert named == rooms, f"design.md: table of {folder}/ differs in {sorted(named ^ rooms)}"
 
 
 def test_papers_are_cited_by_name_and_number() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    sources = [name for name in listed if name.endswith((".py", ".md", ".yaml")) and name != "tests/test_docs.py"]
-    wrong = [name for name in sources if (ROOT / name).exists() and PAPER_FILES.search((ROOT / name).read_text(encoding="utf-8"))]
-    assert not wrong, f"cite the paper by name and arXiv number, not by a file: {wrong}"
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    sources = [name for name in files if name.endswith((".py", ".md", ".yaml")) and name != "tests/test_docs.py"]
+    offenders = [name for name in sources if (ROOT / name).exists() and PAPER_FILES.search((ROOT / name).read_text(encoding="utf-8"))]
+    assert not offenders, f"cite the paper by name and arXiv number, not by a file: {offenders}"

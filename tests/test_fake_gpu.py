@@ -17,23 +17,23 @@ Waits = list[tuple[str, list[str]]]  # between two signs of progress, for what t
 
 def run(small: Any, stage: str, monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Run a stage on a GPU; what made the program wait for it."""
-    seen: Waits = []
+    records: Waits = []
     small.write("runtime.yaml", "device: cuda:0\ncheckpoint_seconds: 1000\n")
     with fake_gpu() as gpu:
         advance = Progress.advance
 
         def advanced(self: Progress, *args: Any, **kwargs: Any) -> None:
-            seen.append((self.what, gpu.waited.copy()))
+            records.append((self.what, gpu.waited.copy()))
             gpu.waited.clear()
             advance(self, *args, **kwargs)
 
         monkeypatch.setattr(Progress, "advance", advanced)
-        done = small.stage(stage, *small.elsewhere(stage, "gpu"))
-    assert done.status == 0, done.err
-    firsts = {what: number for number, (what, _) in reversed(list(enumerate(seen)))}  # before them, weights are sent
+        result = small.stage(stage, *small.elsewhere(stage, "gpu"))
+    assert result.status == 0, result.err
+    firsts = {label: number for number, (label, _) in reversed(list(enumerate(records)))}  # before them, weights are sent
     return [
-        (what, [wait for wait in waits if number != firsts[what] or not wait.startswith("sent ")])
-        for number, (what, waits) in enumerate(seen)
+        (label, [wait for wait in waits if number != firsts[label] or not wait.startswith("sent ")])
+        for number, (label, waits) in enumerate(records)
     ]
 
 
@@ -41,7 +41,7 @@ def run(small: Any, stage: str, monkeypatch: pytest.MonkeyPatch) -> Waits:
 def test_a_training_step_waits_once(small: Any, stage: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query-side training twice: lists are made on the CPU from what its search found."""
     name = stage.replace("@", " ")
-    steps = [waited for what, waited in run(small, stage, monkeypatch) if what.startswith(name)]
+    steps = [waited for label, waited in run(small, stage, monkeypatch) if label.startswith(name)]
     assert steps
     for waited in steps:
         assert len(waited) <= most, waited
@@ -49,11 +49,11 @@ def test_a_training_step_waits_once(small: Any, stage: str, most: int, monkeypat
 
 @pytest.mark.parametrize("stage", BATCHES)
 def test_a_batch_waits_once(small: Any, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = run(small, stage, monkeypatch)
-    assert any(waited for _, waited in seen), "the stage used the GPU"
-    for what, waited in seen:
-        piece = rerank.QUERIES if what.startswith("rerank ") else 1  # a piece's queries are scored one by one before the first is shown
-        assert len(waited) <= (0 if what == "search" else piece), (what, waited)
+    records = run(small, stage, monkeypatch)
+    assert any(waited for _, waited in records), "the stage used the GPU"
+    for label, waited in records:
+        piece = rerank.QUERIES if label.startswith("rerank ") else 1  # a piece's queries are scored one by one before the first is shown
+        assert len(waited) <= (0 if label == "search" else piece), (label, waited)
 
 
 def test_analyses_run(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +63,8 @@ def test_analyses_run(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_vectors_are_those_of_the_cpu(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(small, "encode@warmup", monkeypatch)
     ours, theirs = (
-        np.concatenate([np.load(shard) for shard in sorted((small.folder / place).glob("[0-9]*.npy"))])
-        for place in ("gpu/data/embeddings/warmup", "data/embeddings/warmup")
+        np.concatenate([np.load(shard) for shard in sorted((small.folder / folder).glob("[0-9]*.npy"))])
+        for folder in ("gpu/data/embeddings/warmup", "data/embeddings/warmup")
     )
     cosine = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
     assert cosine.min() > 0.995, "bf16 beside fp32"
@@ -73,25 +73,25 @@ def test_vectors_are_those_of_the_cpu(small: Any, monkeypatch: pytest.MonkeyPatc
 def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
     """Otherwise the tests above show nothing."""
     with fake_gpu() as gpu:
-        there, here = torch.ones(3, device=GPU), torch.ones(3)
-        assert there.device == GPU and isinstance(there + 1, FakeCuda) and not gpu.waited
+        on_gpu, on_cpu = torch.ones(3, device=GPU), torch.ones(3)
+        assert on_gpu.device == GPU and isinstance(on_gpu + 1, FakeCuda) and not gpu.waited
         with pytest.raises(RuntimeError, match="one device"):
-            there + here
+            on_gpu + on_cpu
         with pytest.raises(TypeError, match="numpy"):
-            there.numpy()
+            on_gpu.numpy()
         assert not gpu.waited
         for wait in (
-            lambda: float(there.sum()),
-            lambda: there.cpu(),
-            lambda: there[there > 0],
-            lambda: there.nonzero(),
-            lambda: there.tolist(),
+            lambda: float(on_gpu.sum()),
+            lambda: on_gpu.cpu(),
+            lambda: on_gpu[on_gpu > 0],
+            lambda: on_gpu.nonzero(),
+            lambda: on_gpu.tolist(),
         ):
             gpu.waited.clear()
             wait()
             assert len(gpu.waited) == 1
-        assert there.to("cpu").numpy().tolist() == [1.0, 1.0, 1.0]
+        assert on_gpu.to("cpu").numpy().tolist() == [1.0, 1.0, 1.0]
         layer = torch.nn.Linear(3, 2).to(GPU)
-        layer(there.requires_grad_()).sum().backward()
+        layer(on_gpu.requires_grad_()).sum().backward()
         assert layer.weight.grad is not None and layer.weight.grad.device == GPU
-        assert (there.grad.cpu() == layer.weight.detach().sum(0).cpu()).all()
+        assert (on_gpu.grad.cpu() == layer.weight.detach().sum(0).cpu()).all()

@@ -61,16 +61,21 @@ def library(faulty: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def run(faults: object, root: Path, library: Path, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
     root.mkdir(exist_ok=True)
-    own = {"LD_PRELOAD": str(library), "DVC_STAGE": "made", "PYTHONPATH": str(BENCHMARKS.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"LD_PRELOAD": str(library), "DVC_STAGE": "made", "PYTHONPATH": str(BENCHMARKS.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=root, env=os.environ | own | faults.environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=root,
+        env=os.environ | variables | faults.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 def left(root: Path) -> dict[str, str]:
-    """What stands under its own name in place of under a temporary one."""
-    named = {"data/corpus": folder_digest, "data/metrics.json": file_digest}
-    return {name: digest(root / name) for name, digest in named.items() if (root / name).exists()}
+    """What stands under its final name rather than under a temporary one."""
+    outs = {"data/corpus": folder_digest, "data/metrics.json": file_digest}
+    return {name: digest(root / name) for name, digest in outs.items() if (root / name).exists()}
 
 
 def test_the_file_layer_under_forty_faults(tmp_path: Path, faulty: ModuleType, library: Path) -> None:
@@ -78,34 +83,34 @@ def test_the_file_layer_under_forty_faults(tmp_path: Path, faulty: ModuleType, l
     root = tmp_path / "project"
     census = faulty.Faults(tmp_path / "census", root, census=True)
     assert run(census, root, library).returncode == 0
-    whole = left(root)
-    assert len(whole) == 2
+    complete = left(root)
+    assert len(complete) == 2
     calls = census.census()
-    assert {place.role for place in calls} == {"stage:made"}
-    assert {place.kind for place in calls} == {"outs", "scratch", "records", "other"}  # other: data itself
-    struck: Counter[str] = Counter()
+    assert {call.role for call in calls} == {"stage:made"}
+    assert {call.kind for call in calls} == {"outs", "scratch", "records", "other"}  # other: data itself
+    counts: Counter[str] = Counter()
     for number in range(40):
         fault = faulty.draw(calls, random.Random(number))
         root = tmp_path / f"project{number}"
         faults = faulty.Faults(tmp_path / "faults", root, fault)
-        done = run(faults, root, library)
+        process = run(faults, root, library)
         assert len(faults.hits()) == 1, fault
-        struck[fault.kind] += 1
+        counts[fault.kind] += 1
         if fault.kind == "cut":
             faulty.power_cut(faults, str(number))
         if fault.kind in ("EIO", "ENOSPC"):
             reason = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}[fault.kind]
-            assert (done.returncode, done.stderr.count("\n")) == (2, 1), (fault, done)
-            assert done.stderr.startswith("retemper: ")
-            assert reason in done.stderr
+            assert (process.returncode, process.stderr.count("\n")) == (2, 1), (fault, process)
+            assert process.stderr.startswith("retemper: ")
+            assert reason in process.stderr
             assert not list(root.rglob("*.partial")), fault
         else:
-            assert done.returncode == -9, (fault, done)
-        assert left(root).items() <= whole.items(), fault
+            assert process.returncode == -9, (fault, process)
+        assert left(root).items() <= complete.items(), fault
         assert run(faulty.Faults(tmp_path / "faults", root), root, library).returncode == 0, fault
-        assert left(root) == whole, fault
+        assert left(root) == complete, fault
         assert not list(root.rglob("*.partial")), fault
-    assert set(struck) == set(faulty.ALL)
+    assert set(counts) == set(faulty.ALL)
 
 
 def test_a_fault_strikes_at_the_same_call_again(tmp_path: Path, faulty: ModuleType, library: Path) -> None:
@@ -124,22 +129,22 @@ def test_a_fault_strikes_at_the_same_call_again(tmp_path: Path, faulty: ModuleTy
 def test_a_rename_without_fsync_is_seen_to_lose_content(tmp_path: Path, faulty: ModuleType, library: Path) -> None:
     """The model of a power cut finds what careless code does; the file layer passes the same seeds above."""
     fault = faulty.Fault("cut", faulty.Place("stage:made", "open", "outs"), 2, 0.2)  # before `after` is made
-    found = set()
+    outcomes = set()
     for number in range(6):
         root = tmp_path / str(number)
         faults = faulty.Faults(tmp_path / "faults", root, fault)
         assert run(faults, root, library, CARELESS).returncode == -9
         faulty.power_cut(faults, str(number))
         path = root / "data/metrics.json"
-        found.add("lost" if not path.exists() else "whole" if path.stat().st_size == 9000 else "torn")
-    assert found == {"lost", "whole", "torn"}
+        outcomes.add("lost" if not path.exists() else "whole" if path.stat().st_size == 9000 else "torn")
+    assert outcomes == {"lost", "whole", "torn"}
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_a_slice_of_the_simulation(faulty: ModuleType) -> None:
-    """Five minutes of a quiet machine at most; the whole of it is benchmarks/faults.py."""
+    """At most five minutes on a quiet machine; the whole simulation is benchmarks/faults.py."""
     assert faulty.compiler()
     command = [sys.executable, str(BENCHMARKS / "faults.py"), "--schedules=1000", "--seed=7", "--minutes=4", "--jobs=2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"{process.stdout[-6000:]}\n{process.stderr[-3000:]}"

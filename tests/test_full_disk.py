@@ -44,9 +44,9 @@ class Disk:
 
 @pytest.fixture
 def disk(small: Any) -> Iterator[Disk]:
-    found = Disk(small.folder / "full")
-    yield found
-    found.unmount()
+    full_disk = Disk(small.folder / "full")
+    yield full_disk
+    full_disk.unmount()
 
 
 def digest(path: Path) -> str:
@@ -63,22 +63,22 @@ STAGES = [
 def test_stages(small: Any, disk: Disk, name: str) -> None:
     shutil.rmtree(small.folder / ".retemper")
     (small.folder / ".retemper").symlink_to("full/.retemper")  # checkpoints and shards too
-    refused = 0
+    refusals = 0
     for kib in PAGES:
         disk.mount(kib)
         (disk.folder / ".retemper").mkdir()
-        done = small.stage(name, *small.elsewhere(name, "full"))
-        if done.status == 0:
+        result = small.stage(name, *small.elsewhere(name, "full"))
+        if result.status == 0:
             break
-        refused += 1
-        lines = [line for line in done.err.splitlines() if line.startswith("retemper: ")]
-        assert (done.status, len(lines)) == (2, 1), done
+        refusals += 1
+        lines = [line for line in result.err.splitlines() if line.startswith("retemper: ")]
+        assert (result.status, len(lines)) == (2, 1), result
         assert "No space left on device" in lines[0] and "make room and run again" in lines[0]
-        left = {file.name for file in disk.folder.rglob("*") if file.name.endswith(".partial")}
-        assert not left, f"{kib} KiB: {left}"
+        leftovers = {file.name for file in disk.folder.rglob("*") if file.name.endswith(".partial")}
+        assert not leftovers, f"{kib} KiB: {leftovers}"
         if kib != PAGES[-1]:
             disk.unmount()
-    assert refused, "the disk was never full"
+    assert refusals, "the disk was never full"
     disk.grow(200_000)
     assert small.stage(name, *small.elsewhere(name, "full")).status == 0
     for out in small.outs[name]:
@@ -125,9 +125,9 @@ def test_prefect(small: Any, disk: Disk, kib: int) -> None:
     disk.mount(kib)
     command = [sys.executable, "-m", "flows.cli", "run", "prepare"]
     for status in (2, 0):
-        done = subprocess.run(command, cwd=small.folder, capture_output=True, text=True, timeout=500, check=False)
-        assert done.returncode == status, done
+        process = subprocess.run(command, cwd=small.folder, capture_output=True, text=True, timeout=500, check=False)
+        assert process.returncode == status, process
         if status:
-            assert done.stderr.startswith("retemper: ") and done.stderr.count("\n") == 1, done.stderr
-            assert "No space left on device" in done.stderr
+            assert process.stderr.startswith("retemper: ") and process.stderr.count("\n") == 1, process.stderr
+            assert "No space left on device" in process.stderr
             disk.grow(100_000)

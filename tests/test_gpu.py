@@ -18,12 +18,12 @@ STAGES = ["train@warmup", "encode@warmup", "index@warmup", "mine@warmup", "adore
 
 
 def seeing(command: list[str], folder: Path) -> str:
-    """What a process prints that sees the GPU, which tests hide from this one."""
+    """The output of a process that sees the GPU, which tests hide from this one."""
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def run(small: Any, stage: str, out: str, runtime: str = "") -> None:
@@ -64,17 +64,17 @@ def test_vectors_and_lists_are_those_of_the_cpu(small: Any) -> None:
     assert cosine.min() > 0.995, "bf16 beside fp32, or bf16 of another kind"
     run(small, "mine@warmup", "gpu")
     lists = [pq.read_table(small.folder / path / "data/negatives/warmup/train.parquet").to_pylist() for path in ("gpu", ".")]
-    found = [{(row["query"], row["doc"]) for row in rows if row["rank"] <= 10} for rows in lists]
-    assert len(found[0] & found[1]) > 0.9 * len(found[1])
+    pairs = [{(row["query"], row["doc"]) for row in rows if row["rank"] <= 10} for rows in lists]
+    assert len(pairs[0] & pairs[1]) > 0.9 * len(pairs[1])
 
 
 def test_indexes_of_a_gpu_find_what_those_of_a_cpu_find(tmp_path: Path) -> None:
-    seen = json.loads(seeing(["-m", "tests.gpu_indexes", str(tmp_path)], ROOT).splitlines()[-1])
-    if not seen:
+    report = json.loads(seeing(["-m", "tests.gpu_indexes", str(tmp_path)], ROOT).splitlines()[-1])
+    if not report:
         pytest.skip("the installed faiss does not support GPUs")
-    for factory, found in seen.items():
-        assert found["on_gpu"] == (factory not in ("PQ16", "HNSW16")), factory
-        assert not found["kind"].startswith("Gpu"), factory
-        assert found["same_rows"] > (0.98 if "PQ" in factory else 0.999), (factory, found)
-        assert found["score_error"] < (2e-3 if "PQ64" in factory else 1e-5), (factory, found)
-        assert found["recall"] > found["recall_of_cpu"] - 0.02, (factory, found)
+    for factory, result in report.items():
+        assert result["on_gpu"] == (factory not in ("PQ16", "HNSW16")), factory
+        assert not result["kind"].startswith("Gpu"), factory
+        assert result["same_rows"] > (0.98 if "PQ" in factory else 0.999), (factory, result)
+        assert result["score_error"] < (2e-3 if "PQ64" in factory else 1e-5), (factory, result)
+        assert result["recall"] > result["recall_of_cpu"] - 0.02, (factory, result)

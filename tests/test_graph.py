@@ -30,9 +30,9 @@ def stages() -> dict[str, dict[str, Any]]:
 
 def folder(stage: dict[str, Any]) -> str:
     """The folder of tasks/ that a stage runs."""
-    found = MODULE.match(stage["cmd"])
-    assert found, f"{stage['cmd']}: expected python -m tasks.STAGE"
-    return found[1]
+    match = MODULE.match(stage["cmd"])
+    assert match, f"{stage['cmd']}: expected python -m tasks.STAGE"
+    return match[1]
 
 
 def section(entry: str) -> str:
@@ -46,14 +46,14 @@ def tracked(stage: dict[str, Any], file: str = "data/params.json") -> set[str]:
 
 def loaded(stage: str) -> set[str]:
     """The sections that a stage's own code passes to tasks.core.params.sections.load, by their literal text."""
-    found: set[str] = set()
+    sections: set[str] = set()
     for file in (ROOT / "tasks" / stage).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load" and len(node.args) > 1:
                 value = node.args[1].values[0] if isinstance(node.args[1], ast.JoinedStr) else node.args[1]
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    found.add(section(value.value))
-    return found
+                    sections.add(section(value.value))
+    return sections
 
 
 @pytest.fixture(scope="module")
@@ -77,28 +77,28 @@ def test_a_stage_tracks_the_digest_of_its_own_code_and_names_no_file_of_it(name:
 def test_the_graph_resolves_and_has_no_cycle(repo: Any, params: dict[str, Any]) -> None:
     repo.index.check_graph()
     assert nx.is_directed_acyclic_graph(repo.index.graph)
-    found = {stage.addressing for stage in repo.index.stages}
+    names = {stage.addressing for stage in repo.index.stages}
     for name, stage in read("dvc.yaml")["stages"].items():
         if "foreach" in stage:
             keys = params[stage["foreach"].removeprefix("${").removesuffix("}")]
-            assert {f"{name}@{key}" for key in keys} == {one for one in found if one.startswith(f"{name}@")}
+            assert {f"{name}@{key}" for key in keys} == {stage_name for stage_name in names if stage_name.startswith(f"{name}@")}
         else:
-            assert name in found
+            assert name in names
 
 
 def test_the_report_comes_after_everything_it_shows(repo: Any, params: dict[str, Any]) -> None:
     graph = repo.index.graph
     report = next(stage for stage in graph if stage.addressing == "report")
-    before = {stage.addressing for stage in nx.descendants(graph, report)}  # DVC draws edges from a stage to what it reads
-    wanted = {"prepare", "base", "tokenize", "bm25", "retrieve_bm25", "evaluate_bm25"}
-    wanted |= {f"{name}@{key}" for name in ("train", "encode", "index", "retrieve", "evaluate") for key in params["rounds"]}
-    wanted |= {f"mine@{entry['negatives']}" for entry in params["rounds"].values() if entry["negatives"] in params["mine"]}
-    wanted |= {f"{name}@{key}" for name in ("adore", "retrieve_adore", "evaluate_adore") for key in params["adore"]}
-    assert wanted <= before, f"not before report: {sorted(wanted - before)}"
+    upstream = {stage.addressing for stage in nx.descendants(graph, report)}  # DVC draws edges from a stage to what it reads
+    expected = {"prepare", "base", "tokenize", "bm25", "retrieve_bm25", "evaluate_bm25"}
+    expected |= {f"{name}@{key}" for name in ("train", "encode", "index", "retrieve", "evaluate") for key in params["rounds"]}
+    expected |= {f"mine@{entry['negatives']}" for entry in params["rounds"].values() if entry["negatives"] in params["mine"]}
+    expected |= {f"{name}@{key}" for name in ("adore", "retrieve_adore", "evaluate_adore") for key in params["adore"]}
+    assert expected <= upstream, f"not before report: {sorted(expected - upstream)}"
 
 
 def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params: dict[str, Any], tmp_path: Path) -> None:
-    found = {}
+    graphs = {}
     for queries in ("corpus", "pseudo"):
         folder = tmp_path / queries
         (folder / "data").mkdir(parents=True)
@@ -107,18 +107,22 @@ def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params
         (folder / "params.yaml").write_text(text)
         with chdir(folder), Repo.init(no_scm=True) as opened:
             stages_of = {stage.addressing: stage for stage in opened.index.stages}
-            above = {stage.addressing for stage in nx.descendants(opened.index.graph, stages_of["report"])}
-            found[queries] = (above, {name: (stage.cmd, sorted(dep.def_path for dep in stage.deps)) for name, stage in stages_of.items()})
-    assert "pseudo" not in found["corpus"][0] and "pseudo" in found["pseudo"][0]
-    maker = {"prepare", "base", "pseudo", "freeze", "articles", "encoders", "chunk"}
-    for name, (cmd, deps) in found["corpus"][1].items():
-        made = found["pseudo"][1][name]
-        if name in maker:
-            assert made == (cmd, deps)
-        else:
-            assert made == (cmd.replace("data/corpus", "data/pseudo"), sorted(dep.replace("data/corpus", "data/pseudo") for dep in deps)), (
-                name
+            upstream = {stage.addressing for stage in nx.descendants(opened.index.graph, stages_of["report"])}
+            graphs[queries] = (
+                upstream,
+                {name: (stage.cmd, sorted(dep.def_path for dep in stage.deps)) for name, stage in stages_of.items()},
             )
+    assert "pseudo" not in graphs["corpus"][0] and "pseudo" in graphs["pseudo"][0]
+    maker = {"prepare", "base", "pseudo", "freeze", "articles", "encoders", "chunk"}
+    for name, (cmd, deps) in graphs["corpus"][1].items():
+        pseudo_stage = graphs["pseudo"][1][name]
+        if name in maker:
+            assert pseudo_stage == (cmd, deps)
+        else:
+            assert pseudo_stage == (
+                cmd.replace("data/corpus", "data/pseudo"),
+                sorted(dep.replace("data/corpus", "data/pseudo") for dep in deps),
+            ), name
             assert "data/pseudo" not in cmd
 
 
@@ -131,10 +135,10 @@ def test_new_training_queries_change_no_run_and_no_measure(name: str) -> None:
 
 
 def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, params: dict[str, Any]) -> None:
-    everywhere = set.union(*map(tracked, stages().values()))
-    untracked, unknown = set(params) - everywhere - BY_DIGEST - OF_THE_FLOW, everywhere - set(params)
-    named = {section for section in OF_THE_FLOW if f"${{{section}" in (ROOT / "dvc.yaml").read_text(encoding="utf-8")}
-    assert not named | (everywhere & OF_THE_FLOW), "a further data set would make stages of the main one run again"
+    tracked_keys = set.union(*map(tracked, stages().values()))
+    untracked, unknown = set(params) - tracked_keys - BY_DIGEST - OF_THE_FLOW, tracked_keys - set(params)
+    named_sections = {section for section in OF_THE_FLOW if f"${{{section}" in (ROOT / "dvc.yaml").read_text(encoding="utf-8")}
+    assert not named_sections | (tracked_keys & OF_THE_FLOW), "a further data set would make stages of the main one run again"
     assert not untracked | unknown, f"params.yaml and dvc.yaml differ in {untracked | unknown}"
     for stage in repo.index.stages:
         for dependency in stage.params:
@@ -158,9 +162,9 @@ def test_a_stage_says_how_its_code_uses_several_workers(name: str) -> None:
     """meta.workers: the flow takes GPUs by it. A study trains on one; retrievals of BM25 and others without a slot keep no GPU busy."""
     stage = stages()[name]
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tasks" / folder(stage)).rglob("*.py"))
-    wanted = "pieces" if "open_workers(" in code else "together" if "open_ranks(" in code else None
+    expected = "pieces" if "open_workers(" in code else "together" if "open_ranks(" in code else None
     meta = stage.get("meta", {})
-    assert meta.get("workers") == (wanted if "slot" in meta and name != "study" else None)
+    assert meta.get("workers") == (expected if "slot" in meta and name != "study" else None)
 
 
 def test_commands_hold_no_shell_syntax(repo: Any) -> None:

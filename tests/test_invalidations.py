@@ -41,10 +41,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def leaves(value: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The way to every parameter: what is no section."""
+    """The path of keys to every parameter, that is, to every value that is not a section."""
     if isinstance(value, dict) and value:
-        for key, below in value.items():
-            yield from leaves(below, (*prefix, key))
+        for key, child in value.items():
+            yield from leaves(child, (*prefix, key))
     elif prefix and value != {}:
         yield prefix
 
@@ -109,18 +109,18 @@ def write(path: Path, value: object) -> None:
         yaml.dump(value, handle)
 
 
-def by_dvc_parameter(copy: Copy, way: tuple[str, ...]) -> set[str]:
+def by_dvc_parameter(copy: Copy, keys: tuple[str, ...]) -> set[str]:
     """Edit one parameter, ask, and set it back. One that names an encoder or negatives gets another name that exists."""
     before = (copy.folder / "params.yaml").read_text(encoding="utf-8")
     sections = read(copy.folder / "params.yaml")
     node: Any = sections
-    for key in way[:-1]:
+    for key in keys[:-1]:
         node = node[key]
-    others = {"init": ["base"], "negatives": ["none", "official"], "search": ["embeddings", "indexes"]}
-    if way[0] in ("rounds", "mine") and way[-1] in others:
-        node[way[-1]] = next(name for name in [*others[way[-1]], *sections["rounds"]] if name not in (node[way[-1]], way[1]))
+    alternatives = {"init": ["base"], "negatives": ["none", "official"], "search": ["embeddings", "indexes"]}
+    if keys[0] in ("rounds", "mine") and keys[-1] in alternatives:
+        node[keys[-1]] = next(name for name in [*alternatives[keys[-1]], *sections["rounds"]] if name not in (node[keys[-1]], keys[1]))
     else:
-        node[way[-1]] = {"queries": "pseudo", "chunk.texts": "corpus"}.get(".".join(way)) or another(node[way[-1]])
+        node[keys[-1]] = {"queries": "pseudo", "chunk.texts": "corpus"}.get(".".join(keys)) or another(node[keys[-1]])
     try:
         write(copy.folder / "params.yaml", sections)
         return copy.rerun()
@@ -135,22 +135,22 @@ def by_dvc_parameter(copy: Copy, way: tuple[str, ...]) -> set[str]:
 def entries() -> Mapping[str, Mapping[str, Any]]:
     """Every stage of dvc.yaml with its templates filled in, by plain replacement of text."""
     params = parameters()
-    found: dict[str, Mapping[str, Any]] = {}
+    filled: dict[str, Mapping[str, Any]] = {}
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
         if "foreach" not in stage and not stage.get("always_changed"):
-            found[name] = fill(stage, "", {})
+            filled[name] = fill(stage, "", {})
         for key, item in params[stage["foreach"][2:-1]].items() if "foreach" in stage else ():
-            found[f"{name}@{key}"] = {part: fill(value, key, item) for part, value in stage["do"].items()}
-    return found
+            filled[f"{name}@{key}"] = {part: fill(value, key, item) for part, value in stage["do"].items()}
+    return filled
 
 
 def fill(value: Any, key: str, item: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         value = value.replace("${key}", key).replace("${queries}", "corpus").replace("${chunk.texts}", "articles")
-        return re.sub(r"\$\{item\.(\w+)\}", lambda found: str(item[found[1]]), value)
+        return re.sub(r"\$\{item\.(\w+)\}", lambda match: str(item[match[1]]), value)
     if isinstance(value, list):
-        return [fill(one, key, item) for one in value]
-    return {name: fill(one, key, item) for name, one in value.items()} if isinstance(value, dict) else value
+        return [fill(child, key, item) for child in value]
+    return {name: fill(child, key, item) for name, child in value.items()} if isinstance(value, dict) else value
 
 
 def made(stage: Mapping[str, Any]) -> set[str]:
@@ -159,37 +159,37 @@ def made(stage: Mapping[str, Any]) -> set[str]:
 
 def after(names: set[str]) -> set[str]:
     """`names` and all that read what they make, by the paths alone."""
-    found = set(names)
+    closure = set(names)
     while True:
-        outs = {out for name in found for out in made(entries()[name])}
-        more = {
+        outs = {out for name in closure for out in made(entries()[name])}
+        readers = {
             name
             for name, stage in entries().items()
-            if name not in found and any(overlap(dep, out) for dep in stage.get("deps", []) for out in outs)
+            if name not in closure and any(overlap(dep, out) for dep in stage.get("deps", []) for out in outs)
         }
-        if not more:
-            return found
-        found |= more
+        if not readers:
+            return closure
+        closure |= readers
 
 
 def overlap(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
-def by_graph(way: tuple[str, ...]) -> set[str]:
+def by_graph(keys: tuple[str, ...]) -> set[str]:
     """Stages that track the parameter (or a section of it), or whose command or deps are filled in with it."""
-    dotted = ".".join(way)
-    found = {
+    dotted = ".".join(keys)
+    changed = {
         name
         for name, stage in entries().items()
         if any(f"{dotted}.".startswith(f"{key}.") for entry in stage["params"] for key in entry.get("data/params.json", []))
     }
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
         if f"${{{dotted}}}" in str(stage):
-            found |= {one for one in entries() if one.split("@")[0] == name}
-        if stage.get("foreach") == f"${{{way[0]}}}" and len(way) == 3 and f"${{item.{way[2]}}}" in str(stage["do"]):
-            found.add(f"{name}@{way[1]}")
-    return after(found)
+            changed |= {addressing for addressing in entries() if addressing.split("@")[0] == name}
+        if stage.get("foreach") == f"${{{keys[0]}}}" and len(keys) == 3 and f"${{item.{keys[2]}}}" in str(stage["do"]):
+            changed.add(f"{name}@{keys[1]}")
+    return after(changed)
 
 
 @cache
@@ -238,23 +238,23 @@ def test_what_is_measured_encodes_and_searches_nothing(copied: Copy, edit: str, 
     before, (section, key) = (copied.folder / "params.yaml").read_text(encoding="utf-8"), edit.split(".")
     write(copied.folder / "params.yaml", parameters() | {section: parameters()[section] | {key: ["nDCG@10"]}})
     try:
-        found = copied.rerun()
+        rerun = copied.rerun()
     finally:
         (copied.folder / "params.yaml").write_text(before, encoding="utf-8")
-    assert found == {"report", "failures", *(name for name in entries() if re.match(others, name))}
+    assert rerun == {"report", "failures", *(name for name in entries() if re.match(others, name))}
 
 
 @pytest.mark.heavy
 def test_every_parameter_re_runs_what_the_graph_says(copied: Copy) -> None:
-    wrong = {way: found ^ by_graph(way) for way in PARAMETERS if (found := by_dvc_parameter(copied, way)) != by_graph(way)}
-    assert wrong == {}
+    differences = {keys: rerun ^ by_graph(keys) for keys in PARAMETERS if (rerun := by_dvc_parameter(copied, keys)) != by_graph(keys)}
+    assert differences == {}
 
 
 MEMORY_OF_ALL = Path(tempfile.mkdtemp()) / MEMORY
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of the code of every folder that dvc.yaml runs."""
+    """Digests of the code of every folder that dvc.yaml runs."""
     return {stage: digest for stage, digest in Reader(folder, MEMORY_OF_ALL).stage_digests().items() if stage in folders()}
 
 
@@ -265,13 +265,13 @@ def present() -> dict[str, str]:
 
 def edited(folder: Path, file: Path, text: str) -> set[str]:
     """The stages whose digest differs with `text` in place of a file of the code."""
-    twin = folder / file.relative_to(ROOT)
-    genuine = twin.read_text(encoding="utf-8")
+    copied_file = folder / file.relative_to(ROOT)
+    genuine = copied_file.read_text(encoding="utf-8")
     try:
-        twin.write_text(text, encoding="utf-8")
+        copied_file.write_text(text, encoding="utf-8")
         return {stage for stage, digest in digests(folder).items() if digest != present()[stage]}
     finally:
-        twin.write_text(genuine, encoding="utf-8")
+        copied_file.write_text(genuine, encoding="utf-8")
 
 
 class Cosmetic(ast.NodeTransformer):
@@ -333,31 +333,31 @@ def mutants(text: str) -> Iterator[ast.AST]:
 
 
 def annotations(node: ast.arg | ast.FunctionDef) -> Iterator[ast.AST]:
-    shown = node.annotation if isinstance(node, ast.arg) else node.returns
-    return ast.walk(shown) if shown else iter(())
+    annotation = node.annotation if isinstance(node, ast.arg) else node.returns
+    return ast.walk(annotation) if annotation else iter(())
 
 
 def test_a_hundred_cosmetic_edits_change_no_digest(copied: Copy) -> None:
-    looked = 0
+    count = 0
     for file in itertools.islice(itertools.cycle(FILES), 0, max(EDITS, len(FILES))):
         text = file.read_text(encoding="utf-8")
-        other = ast.unparse(ast.fix_missing_locations(Cosmetic().visit(ast.parse(text))))
-        assert other != text
-        assert edited(copied.folder, file, f"# A comment.\n{other}\n# Another.\n") == set(), file.relative_to(ROOT)
-        looked += 1
-    assert looked >= EDITS
+        rewritten = ast.unparse(ast.fix_missing_locations(Cosmetic().visit(ast.parse(text))))
+        assert rewritten != text
+        assert edited(copied.folder, file, f"# A comment.\n{rewritten}\n# Another.\n") == set(), file.relative_to(ROOT)
+        count += 1
+    assert count >= EDITS
 
 
 def test_a_hundred_mutants_change_the_digests_of_the_stages_that_import_them(copied: Copy) -> None:
     neutral = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in NEUTRAL}
-    looked = 0
+    count = 0
     for number, file in enumerate(FILES):
-        other = mutant(file.read_text(encoding="utf-8"), number)
-        if other:
-            wanted = set() if file in neutral else by_imports(file)
-            assert edited(copied.folder, file, other) == wanted, file.relative_to(ROOT)
-            looked += 1
-    assert looked >= EDITS
+        mutated = mutant(file.read_text(encoding="utf-8"), number)
+        if mutated:
+            expected = set() if file in neutral else by_imports(file)
+            assert edited(copied.folder, file, mutated) == expected, file.relative_to(ROOT)
+            count += 1
+    assert count >= EDITS
 
 
 def test_dvc_re_runs_what_reads_a_stage_whose_code_changed(copied: Copy) -> None:

@@ -48,8 +48,8 @@ def relative(file: Path) -> str:
 
 def test_imports_run_downward() -> None:
     command = [Path(sys.executable).with_name("lint-imports"), "--config", ROOT / "pyproject.toml", "--no-cache"]
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_no_circles_of_modules() -> None:
@@ -59,8 +59,8 @@ def test_no_circles_of_modules() -> None:
     for module, file in modules.items():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module:
-                named = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-                imports[module] |= named & modules.keys()
+                imported = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                imports[module] |= imported & modules.keys()
     TopologicalSorter(imports).prepare()  # raises CycleError, with the circle
 
 
@@ -68,9 +68,9 @@ def test_flows_know_no_stage_but_its_parameters() -> None:
     for file in SOURCES:
         if file.is_relative_to(ROOT / "flows"):
             nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-            strange = [name for name in named if name.startswith("tasks.") and not name.startswith(("tasks.core.", "tasks.params"))]
-            assert not strange, f"{relative(file)}: imports {', '.join(strange)}; go through tasks.core or tasks.params"
+            imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+            forbidden = [name for name in imported if name.startswith("tasks.") and not name.startswith(("tasks.core.", "tasks.params"))]
+            assert not forbidden, f"{relative(file)}: imports {', '.join(forbidden)}; go through tasks.core or tasks.params"
 
 
 def test_the_import_contracts_name_every_stage() -> None:
@@ -110,15 +110,15 @@ def test_tests_mirror_the_tree() -> None:
 
 
 def test_no_file_names_a_place_of_one_machine() -> None:
-    wrong = ["/" + "work/", "/" + "root/", "/" + "home/", "." + "library", "pypi" + ".org", "ghcr" + ".io"]
-    listed = subprocess.run(
+    forbidden = ["/" + "work/", "/" + "root/", "/" + "home/", "." + "library", "pypi" + ".org", "ghcr" + ".io"]
+    files = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\n")
-    for name in filter(None, listed):
+    for name in filter(None, files):
         file = ROOT / name
         if file.is_file() and file.suffix in ("", ".py", ".md", ".toml", ".yaml", ".txt", ".html", ".css", ".js", ".cfg"):
             text = file.read_text(encoding="utf-8")
-            assert not [place for place in wrong if place in text], f"{name}: names a place that only one machine has"
+            assert not [part for part in forbidden if part in text], f"{name}: names a place that only one machine has"
 
 
 def test_stages_parse_load_compute_and_save_only_when_run() -> None:
@@ -132,10 +132,10 @@ def test_stages_parse_load_compute_and_save_only_when_run() -> None:
 @pytest.mark.parametrize("file", [file for file in SOURCES if relative(file).startswith("flows/")], ids=relative)
 def test_long_lists_of_arguments_are_named(file: Path) -> None:
     """From the fourth parameter on by keyword only: nobody can tell what a call's seventh argument is."""
-    found = [name for name, count in positional(file.read_text(encoding="utf-8")) if count > POSITIONAL]
+    too_long = [name for name, count in positional(file.read_text(encoding="utf-8")) if count > POSITIONAL]
     allowed = TAKE_MORE.get(relative(file), 0)
-    assert len(found) <= allowed, f"{relative(file)}: put `*` behind the third parameter: one of {', '.join(found)}"
-    assert len(found) == allowed, f"{relative(file)}: fewer take more than {POSITIONAL} now; set TAKE_MORE to {len(found)}"
+    assert len(too_long) <= allowed, f"{relative(file)}: put `*` behind the third parameter: one of {', '.join(too_long)}"
+    assert len(too_long) == allowed, f"{relative(file)}: fewer take more than {POSITIONAL} now; set TAKE_MORE to {len(too_long)}"
 
 
 def test_positional_parameters_are_counted() -> None:
@@ -145,10 +145,10 @@ def test_positional_parameters_are_counted() -> None:
 
 
 def positional(code: str) -> list[tuple[str, int]]:
-    """Every function in `code`, and how many parameters it takes by position; `self` is none."""
+    """Every function in `code`, and how many parameters it takes by position; `self` does not count."""
     functions = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    found = []
+    counts = []
     for function in functions:
         names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-        found.append((function.name, len(names) - (names[:1] in (["self"], ["cls"]))))
-    return found
+        counts.append((function.name, len(names) - (names[:1] in (["self"], ["cls"]))))
+    return counts

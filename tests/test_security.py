@@ -71,8 +71,8 @@ def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_nothing_dangerous_is_called(file: Path) -> None:
-    found = list(faults(ast.parse(file.read_text(encoding="utf-8"))))
-    assert not found, f"{file.relative_to(ROOT)}: {found}"
+    problems = list(faults(ast.parse(file.read_text(encoding="utf-8"))))
+    assert not problems, f"{file.relative_to(ROOT)}: {problems}"
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_commands_interpolate_nothing_but_names_of_entries_and_queries() -> None
 def test_ids_and_texts_become_no_file_names_and_no_markup(small: Any) -> None:
     """Every stage that sees ids and texts, with ids that climb and texts that are code."""
     before = {name for name in small.state() if name.startswith("data/")}
-    around = set(small.folder.parent.iterdir())
+    siblings = set(small.folder.parent.iterdir())
     climbing = {"d00": "../../../d00", "d01": "/tmp/d01", "d02": "<script>alert(1)</script>", "d03": "$(touch_d03)", "d04": "d04;*"}
     for name in ("beir/corpus.jsonl", *(f"beir/qrels/{split}.tsv" for split in ("train", "dev", "test"))):
         text = small.read(name).decode()
-        for plain, odd in climbing.items():
-            text = re.sub(rf'(?<=["\t]){plain}(?=["\t])', odd, text)
+        for plain, hostile_id in climbing.items():
+            text = re.sub(rf'(?<=["\t]){plain}(?=["\t])', hostile_id, text)
         small.write(name, text)
     hostile = {"corpus": "<script>alert(2)</script> <img src=x onerror=alert(3)>", "queries": "<script>alert(4)</script>"}
     for name, code in hostile.items():  # not first: texts that are cut to the same tokens are the same to a model
@@ -153,7 +153,7 @@ def test_ids_and_texts_become_no_file_names_and_no_markup(small: Any) -> None:
         if name.split("@")[0] not in ("base", "train"):
             assert small.stage(name).status == 0, name
     assert {name for name in small.state() if name.startswith("data/")} == before
-    assert set(small.folder.parent.iterdir()) == around
+    assert set(small.folder.parent.iterdir()) == siblings
     page = small.read("data/report/report.html").decode()
     assert "alert(4)" in page, "an example query is shown"
     assert not re.search(r"<script>alert|<img src=x", page)
@@ -164,11 +164,11 @@ def test_a_model_is_fetched_without_code_and_without_pickles(monkeypatch: pytest
 
     from tasks.base.__main__ import encoder_folder
 
-    asked: list[Any] = []
+    calls: list[Any] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda _, **given: asked.append(given) or str(tmp_path))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda _, **options: calls.append(options) or str(tmp_path))
     encoder_folder("somebody/model")
-    patterns = asked[0]["allow_patterns"]
+    patterns = calls[0]["allow_patterns"]
     assert any(fnmatch("model.safetensors", pattern) for pattern in patterns)
     for name in ("pytorch_model.bin", "model.pt", "modeling_own.py", "weights.pkl", "model.ckpt", "training_args.bin", "setup.sh"):
         assert not any(fnmatch(name, pattern) for pattern in patterns), name
@@ -179,7 +179,7 @@ def test_servers_listen_on_loopback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("http://me:pass@host/x", "http://***@host/x"),
         ("s3://AKIA:pass@b/x and ssh://me@h:22/y", "s3://***@b/x and ssh://***@h:22/y"),
@@ -187,8 +187,8 @@ def test_servers_listen_on_loopback() -> None:
         ("data/corpus: found a@b.org at 12:30", "data/corpus: found a@b.org at 12:30"),
     ],
 )
-def test_passwords_of_urls_are_not_shown(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+def test_passwords_of_urls_are_not_shown(text: str, expected: str) -> None:
+    assert redacted(text) == expected
 
 
 def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -198,15 +198,15 @@ def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     config = "['remote \"team\"']\n    url = http://me:s3cr3t-url@127.0.0.1:9/cache\n[core]\n    remote = team\n"
     small.write(".dvc/config.local", config)
-    said: list[str] = []
+    lines: list[str] = []
     with chdir(small.folder):
-        outcome = run_stage("prepare", Processes(), said.append)
+        outcome = run_stage("prepare", Processes(), lines.append)
         assert outcome.state == "Ran", outcome.problem
-        assert not sync.push(Processes(), "team", said.append)
-        assert not sync.pull(Processes(), "team", ["prepare"], warn=said.append)
+        assert not sync.push(Processes(), "team", lines.append)
+        assert not sync.pull(Processes(), "team", ["prepare"], warn=lines.append)
         monkeypatch.setattr(sync, "REMOTE", ["true"])
-        assert sync.push(Processes(), "team", said.append)
+        assert sync.push(Processes(), "team", lines.append)
     assert small.stage("report").status == 0
-    assert "s3cr3t" not in "\n".join(said) + "".join(capfd.readouterr())
-    kept = [file for file in small.folder.rglob("*") if file.is_file() and file.name != "config.local"]
-    assert not [file for file in kept if b"s3cr3t" in file.read_bytes()]
+    assert "s3cr3t" not in "\n".join(lines) + "".join(capfd.readouterr())
+    files = [file for file in small.folder.rglob("*") if file.is_file() and file.name != "config.local"]
+    assert not [file for file in files if b"s3cr3t" in file.read_bytes()]

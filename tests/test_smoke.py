@@ -51,9 +51,9 @@ class Project:
 
     def run(self, *settings: str, new: bool = False) -> dict[str, str]:
         """`retemper run` with `--set` for each of `settings`; the state of every stage in its closing table."""
-        done = self.retemper("run", *(part for setting in settings for part in ("--set", setting)), new=new)
-        assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
-        return states(done.stdout)
+        process = self.retemper("run", *(part for setting in settings for part in ("--set", setting)), new=new)
+        assert process.returncode == 0, f"status {process.returncode}\n{process.stdout[-6000:]}\n{process.stderr[-3000:]}"
+        return states(process.stdout)
 
     def read(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))
@@ -68,8 +68,8 @@ def states(output: str) -> dict[str, str]:
     return dict(re.findall(r"^(\S+)\s+(Ran|Cached|Failed|Skipped)\b", output[output.rindex("\nstage ") :], re.MULTILINE))
 
 
-def executed(found: dict[str, str]) -> set[str]:
-    return {name for name, state in found.items() if state == "Ran"}
+def executed(outcomes: dict[str, str]) -> set[str]:
+    return {name for name, state in outcomes.items() if state == "Ran"}
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def test_the_first_run_executes_every_stage(first: dict[str, str], project: Proj
     graph = read_yaml(project.folder / "dvc.yaml")["stages"]
     graph = {name: stage for name, stage in graph.items() if name not in ("freeze", "pseudo")}  # the report needs none of them
     params = read_yaml(project.params)
-    wanted = {name for name, stage in graph.items() if "foreach" not in stage}
-    wanted |= {f"{name}@{key}" for name, stage in graph.items() if "foreach" in stage for key in params[stage["foreach"][2:-1]]}
-    assert executed(first) == wanted
+    expected = {name for name, stage in graph.items() if "foreach" not in stage}
+    expected |= {f"{name}@{key}" for name, stage in graph.items() if "foreach" in stage for key in params[stage["foreach"][2:-1]]}
+    assert executed(first) == expected
     assert {path.suffix for path in (project.folder / "data" / "report").iterdir()} >= {".html"}
 
 
@@ -116,13 +116,13 @@ def test_metrics_are_those_of_the_run_files(first: dict[str, str], project: Proj
 
 
 def test_a_second_run_executes_nothing(first: dict[str, str], project: Project) -> None:
-    done = project.retemper("run")
-    assert done.returncode == 0, done.stderr
-    again = states(done.stdout)
+    process = project.retemper("run")
+    assert process.returncode == 0, process.stderr
+    again = states(process.stdout)
     assert set(again) == set(first)
     assert executed(again) == set()
     table = (project.folder / "data" / "report" / "table.txt").read_text(encoding="utf-8")
-    assert table.rstrip() in done.stdout, "the report's own table, as when it was made"
+    assert table.rstrip() in process.stdout, "the report's own table, as when it was made"
     assert all(name in table for name in ("60 documents, titles off; test, 10 queries", "bm25", "star_adore"))
 
 
@@ -138,9 +138,9 @@ def test_a_changed_parameter_runs_what_reads_it_and_set_back_nothing_runs(first:
     assert [(project.folder / name).read_text(encoding="utf-8") for name in names] == before
 
 
-def may_run(dry: str) -> set[str]:
+def may_run(output: str) -> set[str]:
     """The stages that a dry run names, each with an estimate, or in the last line those that nothing is known of."""
-    lines = dry.splitlines()
+    lines = output.splitlines()
     assert lines[-2].split(" ", 1)[1].startswith("stages may run") and lines[-1].startswith(("total: at most about", "time and disk"))
     unknown = lines[-1].partition("unknown: ")[2].split(", ") if "; unknown: " in lines[-1] else []
     return {line.partition(":")[0] for line in lines[:-2]} | set(unknown)
@@ -148,17 +148,17 @@ def may_run(dry: str) -> set[str]:
 
 def test_a_changed_round_would_run_again_alone(first: dict[str, str], project: Project) -> None:
     assert first
-    done = project.retemper("run", "--dry-run", "--set", "rounds.star.lr=3e-3")
-    assert done.returncode == 0, done.stderr
-    assert may_run(done.stdout) == OF_STAR
+    process = project.retemper("run", "--dry-run", "--set", "rounds.star.lr=3e-3")
+    assert process.returncode == 0, process.stderr
+    assert may_run(process.stdout) == OF_STAR
 
 
 def test_a_new_round_leaves_finished_ones_alone(first: dict[str, str], project: Project) -> None:
     assert first
     before = project.params.read_text(encoding="utf-8")
-    done = project.retemper("run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=warmup")
-    assert done.returncode == 0, done.stderr
-    assert may_run(done.stdout) == {
+    process = project.retemper("run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=warmup")
+    assert process.returncode == 0, process.stderr
+    assert may_run(process.stdout) == {
         "train@more",
         "encode@more",
         "index@more",
@@ -175,13 +175,13 @@ def test_another_dataset_and_back_runs_nothing(first: dict[str, str], project: P
     shutil.copytree(tiny_corpus.beir, tmp_path / "other")
     with (tmp_path / "other" / "corpus.jsonl").open("a", encoding="utf-8") as corpus:
         corpus.write('{"_id": "more", "title": "", "text": "one document more"}\n')
-    for folder, ran, more in [(tmp_path / "other", {"prepare"}, 1), (tiny_corpus.beir, set(), 0)]:
-        done = project.retemper("run", "prepare", "--set", f"dataset.source=beir:{folder}")
-        assert done.returncode == 0, done.stderr
-        assert executed(states(done.stdout)) == ran
-        assert project.read("data/corpus/stats.json")["documents"]["count"] == len(tiny_corpus.documents) + more
-    done = project.retemper("run", "--dry-run")  # tests/flows/pipeline/test_flow.py runs a whole graph on the other one, and back
-    assert done.stdout.startswith("0 stages may run"), done.stdout + done.stderr
+    for folder, expected, new_documents in [(tmp_path / "other", {"prepare"}, 1), (tiny_corpus.beir, set(), 0)]:
+        process = project.retemper("run", "prepare", "--set", f"dataset.source=beir:{folder}")
+        assert process.returncode == 0, process.stderr
+        assert executed(states(process.stdout)) == expected
+        assert project.read("data/corpus/stats.json")["documents"]["count"] == len(tiny_corpus.documents) + new_documents
+    process = project.retemper("run", "--dry-run")  # tests/flows/pipeline/test_flow.py runs a whole graph on the other one, and back
+    assert process.stdout.startswith("0 stages may run"), process.stdout + process.stderr
 
 
 @pytest.mark.parametrize(
@@ -196,17 +196,17 @@ def test_killed_again_and_again_it_ends_with_the_same(
     """
     assert first
     options = f"{kills} --dataset beir:{tiny_corpus.beir} --until evaluate@warmup mine@warmup"
-    places = ["--folder", tmp_path / "kills", "--reference", project.folder]
-    command = [sys.executable, checkout / "benchmarks" / "kills.py", *options.split(), *places]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=2400, check=False)
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    folders = ["--folder", tmp_path / "kills", "--reference", project.folder]
+    command = [sys.executable, checkout / "benchmarks" / "kills.py", *options.split(), *folders]
+    process = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=2400, check=False)
+    assert process.returncode == 0, f"{process.stdout[-6000:]}\n{process.stderr[-3000:]}"
 
 
 def test_search_prints_ranked_documents(first: dict[str, str], project: Project, tiny_corpus: Any) -> None:
     assert first
-    done = project.retemper("search", "a novel of the jazz age", "-k", "3", new=True)
-    assert done.returncode == 0, done.stderr
-    hits = re.findall(r"^ *(\d+) +(-?[\d.]+) +(d\d\d)\b", done.stdout, re.MULTILINE)
+    process = project.retemper("search", "a novel of the jazz age", "-k", "3", new=True)
+    assert process.returncode == 0, process.stderr
+    hits = re.findall(r"^ *(\d+) +(-?[\d.]+) +(d\d\d)\b", process.stdout, re.MULTILINE)
     assert [rank for rank, _, _ in hits] == ["1", "2", "3"]
     scores = [float(score) for _, score, _ in hits]
     assert scores == sorted(scores, reverse=True)
@@ -214,7 +214,7 @@ def test_search_prints_ranked_documents(first: dict[str, str], project: Project,
 
 
 @pytest.mark.parametrize(
-    ("setting", "named"),
+    ("setting", "message"),
     [
         ("rounds.star.lr=fast", "rounds.star.lr"),
         ("bm25.k9=1", "bm25.k9"),
@@ -222,11 +222,11 @@ def test_search_prints_ranked_documents(first: dict[str, str], project: Project,
         ("nonsense", "nonsense"),
     ],
 )
-def test_a_wrong_setting_is_one_line_and_status_2(first: dict[str, str], project: Project, setting: str, named: str) -> None:
+def test_a_wrong_setting_is_one_line_and_status_2(first: dict[str, str], project: Project, setting: str, message: str) -> None:
     assert first
     before = project.params.read_text(encoding="utf-8")
-    done = project.retemper("run", "--set", setting)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert named in done.stderr
+    process = project.retemper("run", "--set", setting)
+    assert process.returncode == 2
+    assert len(process.stderr.strip().splitlines()) == 1, process.stderr
+    assert message in process.stderr
     assert project.params.read_text(encoding="utf-8") == before

@@ -20,7 +20,7 @@ from tasks.core.errors import Problem, UserError, counted, disk_fault, escaped, 
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("http://me:p@ss@host/x", "http://***@host/x"),
         ("fetch http://user:p/w@host now", "fetch http://***@host now"),
@@ -40,9 +40,9 @@ from tasks.core.errors import Problem, UserError, counted, disk_fault, escaped, 
         ("mail a@b.org at 12:30", "mail a@b.org at 12:30"),
     ],
 )
-def test_secrets_of_urls_are_redacted(text: str, shown: str) -> None:
-    assert redacted(text) == shown
-    assert redacted(shown) == shown
+def test_secrets_of_urls_are_redacted(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+    assert redacted(expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_secrets_of_urls_are_redacted(text: str, shown: str) -> None:
 )
 def test_a_failing_disk_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     """Found by benchmarks/faults.py: it was a traceback."""
-    with pytest.raises(SystemExit) as ended, one_line_errors():
+    with pytest.raises(SystemExit) as exit_info, one_line_errors():
         raise ValueError("a library's own") from error
-    assert ended.value.code == 2
-    place = "data/x" if error.args[0] == errno.EIO else "disk"
-    line = f"retemper: {place}: Input/output error; nothing half-written was kept, check the disk (dmesg, smartctl) and run again\n"
+    assert exit_info.value.code == 2
+    name = "data/x" if error.args[0] == errno.EIO else "disk"
+    line = f"retemper: {name}: Input/output error; nothing half-written was kept, check the disk (dmesg, smartctl) and run again\n"
     assert capsys.readouterr().err == line
     assert disk_fault(OSError("os error 50")) == ""
     assert disk_fault(OSError(errno.ENOSPC, "No space left on device", "from", None, "to")).startswith("to: No space left on device; ")
@@ -68,9 +68,9 @@ def test_a_failing_disk_is_one_line(error: Exception, capsys: pytest.CaptureFixt
 
 def test_a_name_that_the_disk_does_not_take_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / f"{'a' * 300}.json"
-    with pytest.raises(OSError, match="too long") as failed:
+    with pytest.raises(OSError, match="too long") as error:
         path.write_text("")
-    assert disk_fault(failed.value) == f"{path}: File name too long; nothing half-written was kept, shorten the name and run again"
+    assert disk_fault(error.value) == f"{path}: File name too long; nothing half-written was kept, shorten the name and run again"
 
 
 def test_control_characters_are_escaped() -> None:
@@ -87,10 +87,10 @@ def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], p
     display.output("train@a", "three\x1b[2J")
     with pytest.raises(SystemExit), one_line_errors():
         raise UserError("four\x1b[2J of http://a:b@h")
-    said = capsys.readouterr()
-    assert "\x1b" not in said.out + said.err
+    captured = capsys.readouterr()
+    assert "\x1b" not in captured.out + captured.err
     assert (
-        said.err.splitlines()[-1]
+        captured.err.splitlines()[-1]
         == f"retemper: {printable('four' + chr(27) + '[2J of http://a:b@h')}"
         == r"retemper: four\x1b[2J of http://***@h"
     )
@@ -116,25 +116,25 @@ def test_what_is_printed_without_the_display_is_escaped_too(monkeypatch: pytest.
     tell([Problem("user", "problem\x1b[2J of http://a:b@h")])
     with pytest.raises(SystemExit):
         main.main(["gc", "http://a:b@argument\x1b[2J"])
-    said = "".join(capsys.readouterr())
+    output = "".join(capsys.readouterr())
     for word in ("subject", "name", "reason", "warning", "told", "source", "problem", "argument"):
-        assert rf"{word}\x1b[2J" in said
-    assert "\x1b" not in said
-    assert "a:b" not in said
+        assert rf"{word}\x1b[2J" in output
+    assert "\x1b" not in output
+    assert "a:b" not in output
 
 
 def test_lines_of_a_stage_are_escaped_where_they_are_read() -> None:
     log, lines = io.StringIO(), list[str]()
-    read = _reader(Transcript(), log, lines.append)
+    read_line = _reader(Transcript(), log, lines.append)
     for line in ("Running stage 'a':", "> python step.py", "own\x1b[2J", "\rprogress\x1b[2J"):
-        read(line)
+        read_line(line)
     assert lines == [r"own\x1b[2J", "\rprogress\\x1b[2J"]
     assert r"own\x1b[2J" in log.getvalue()
     assert "\x1b" not in log.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("count", "what", "told"),
+    ("count", "noun", "message"),
     [
         (1, "stages", "1 stage"),
         (0, "queries", "0 queries"),
@@ -144,5 +144,5 @@ def test_lines_of_a_stage_are_escaped_where_they_are_read() -> None:
         (1200, "entries", "1,200 entries"),
     ],
 )
-def test_one_is_told_in_the_singular(count: int, what: str, told: str) -> None:
-    assert counted(count, what) == told
+def test_one_is_told_in_the_singular(count: int, noun: str, message: str) -> None:
+    assert counted(count, noun) == message

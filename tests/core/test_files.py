@@ -59,17 +59,17 @@ def test_json_round_trips_and_nan_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lasting", [True, False])
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("content", "after"),
     [(None, "größe\n"), ("", "größe\n"), ("first\n", "first\ngröße\n"), ('{"torn": 1', '{"torn": 1\ngröße\n')],
 )
 def test_an_appended_line_is_a_line_of_its_own(
-    before: str | None, after: str, lasting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: str | None, after: str, lasting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in a new folder, and after a line that a kill has cut off."""
     path = tmp_path / "folder" / "history.jsonl"
-    if before is not None:
+    if content is not None:
         path.parent.mkdir()
-        path.write_text(before, encoding="utf-8")
+        path.write_text(content, encoding="utf-8")
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", flushed.append)
     append_line(path, "größe", lasting=lasting)
@@ -135,12 +135,12 @@ def test_scratch_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, one_line_errors():
+    with pytest.raises(SystemExit) as exit_info, one_line_errors():
         raise error
-    printed = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert printed.startswith(line)
-    assert printed.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert exit_info.value.code == 2
+    assert stderr.startswith(line)
+    assert stderr.count("\n") == 1
 
 
 def test_our_own_errors_are_not_hidden() -> None:

@@ -39,38 +39,38 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_queries_are_those_of_transformers(generator: Path) -> None:
     texts = [f"document number {n} about the river" for n in range(BATCH + 3)]
     writing = Writing(generator)
-    found = writing.write(texts)
-    assert [len(queries) for queries in found] == [2] * len(texts)
+    query_lists = writing.write(texts)
+    assert [len(queries) for queries in query_lists] == [2] * len(texts)
     assert (writing.progress.done, writing.progress.resumed) == (BATCH + 3, 0)
-    assert len({query for queries in found for query in queries}) > len(texts), "they are drawn, not all the same"
-    assert Writing(generator).write(texts[BATCH:]) == found[BATCH:], "whatever is written before"
-    assert Writing(generator, seed=1).write(texts) != found
+    assert len({query for queries in query_lists for query in queries}) > len(texts), "they are drawn, not all the same"
+    assert Writing(generator).write(texts[BATCH:]) == query_lists[BATCH:], "whatever is written before"
+    assert Writing(generator, seed=1).write(texts) != query_lists
     greedy = Writing(generator, top_k=1, generated=1).write(texts[:2])
     tokenizer, model = AutoTokenizer.from_pretrained(generator), T5ForConditionalGeneration.from_pretrained(generator).eval()
     for text, (query,) in zip(texts, greedy, strict=False):
         ids = tokenizer([text], truncation=True, max_length=12, return_tensors="pt")
-        (alone,) = model.generate(ids["input_ids"], attention_mask=ids["attention_mask"], do_sample=False, max_new_tokens=64)
-        assert query == " ".join(tokenizer.decode(alone, skip_special_tokens=True).split()), "the likeliest token each time"
+        (token_ids,) = model.generate(ids["input_ids"], attention_mask=ids["attention_mask"], do_sample=False, max_new_tokens=64)
+        assert query == " ".join(tokenizer.decode(token_ids, skip_special_tokens=True).split()), "the likeliest token each time"
 
 
 def test_batches_that_were_written_are_not_written_again(generator: Path) -> None:
     """Killed after the second of five batches, in the middle of a line; a batch's line is then spoilt on disk."""
-    first, rest = [f"text {n}" for n in range(BATCH + 5)], [f"other {n}" for n in range(2 * BATCH + 1)]
-    whole = Writing(generator)
-    expected = whole.write(first), whole.write(rest)
+    first, second = [f"text {n}" for n in range(BATCH + 5)], [f"other {n}" for n in range(2 * BATCH + 1)]
+    undisturbed = Writing(generator)
+    expected = undisturbed.write(first), undisturbed.write(second)
     killed = Writing(generator, "journal")
     assert killed.write(first) == expected[0]
     with Path("journal").open("ab") as handle:
         handle.write(b'["0123", 2, [["half a li')
     resumed = Writing(generator, "journal")
-    assert (resumed.write(first), resumed.write(rest)) == expected
+    assert (resumed.write(first), resumed.write(second)) == expected
     assert (resumed.progress.done, resumed.progress.resumed) == (3 * BATCH + 6, BATCH + 5)
     lines = Path("journal").read_text().splitlines(keepends=True)
     assert len(lines) == 6
     lines[1] = lines[1].replace('", 1, [["', '", 1, [["x')
     Path("journal").write_text("".join(lines))
     again = Writing(generator, "journal")
-    assert (again.write(first), again.write(rest)) == expected
+    assert (again.write(first), again.write(second)) == expected
     assert (again.progress.done, again.progress.resumed) == (3 * BATCH + 6, 3 * BATCH + 1)
 
 
@@ -91,8 +91,8 @@ def test_the_caller_s_draws_and_determinism_are_left_alone(generator: Path) -> N
 
 def test_they_are_queries_of_their_document(generator: Path) -> None:
     params = settings(generator, kinds=["title", "generated"])
-    made = candidates("d", "A title", "Text.", params, ["what is it", "a TITLE", ""])
-    assert [(one.id, one.text) for one in made] == [("pseudo-title-0-d", "A title"), ("pseudo-generated-0-d", "what is it")]
+    pseudo_queries = candidates("d", "A title", "Text.", params, ["what is it", "a TITLE", ""])
+    assert [(query.id, query.text) for query in pseudo_queries] == [("pseudo-title-0-d", "A title"), ("pseudo-generated-0-d", "what is it")]
 
 
 def test_what_is_no_generator_is_refused(tiny_encoder: Path) -> None:

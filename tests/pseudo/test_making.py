@@ -42,23 +42,25 @@ def test_the_first_sentence_ends_at_a_mark_before_white_space(text: str, first: 
 
 def test_each_query_is_the_title_the_opening_or_a_run_of_words() -> None:
     params = Pseudo(per_document=20, least_words=2, most_words=5, most_sentence_words=4)
-    made = candidates("d 1", "An  Abbey", TEXT, params)
-    words, kinds = TEXT.split(), [one.kind for one in made]
-    assert [one.text for one in made[:2]] == ["An Abbey", "The abbey (built 1.5"]
+    pseudo_queries = candidates("d 1", "An  Abbey", TEXT, params)
+    words, kinds = TEXT.split(), [query.kind for query in pseudo_queries]
+    assert [query.text for query in pseudo_queries[:2]] == ["An Abbey", "The abbey (built 1.5"]
     assert kinds[:2] == ["title", "sentence"] and set(kinds[2:]) == {"span"}
     lengths = set()
-    for one in made[2:]:
-        length = len(one.text.split())
+    for query in pseudo_queries[2:]:
+        length = len(query.text.split())
         lengths.add(length)
-        assert one.text in {" ".join(words[start : start + length]) for start in range(len(words) - length + 1)}
+        assert query.text in {" ".join(words[start : start + length]) for start in range(len(words) - length + 1)}
     assert lengths == {2, 3, 4, 5}, "20 draws find every length"
-    assert len({one.id for one in made}) == len(made) and all(one.doc == "d 1" and one.id.endswith("-d 1") for one in made)
-    assert len({plain(one.text) for one in made}) == len(made), "a document gives a text once"
+    assert len({query.id for query in pseudo_queries}) == len(pseudo_queries) and all(
+        query.doc == "d 1" and query.id.endswith("-d 1") for query in pseudo_queries
+    )
+    assert len({plain(query.text) for query in pseudo_queries}) == len(pseudo_queries), "a document gives a text once"
 
 
 def test_kinds_and_lengths_are_obeyed() -> None:
     def kinds(title: str, text: str, **settings: object) -> list[str]:
-        return [one.kind for one in candidates("d", title, text, Pseudo.model_validate({"per_document": 1} | settings))]
+        return [query.kind for query in candidates("d", title, text, Pseudo.model_validate({"per_document": 1} | settings))]
 
     assert kinds("A", TEXT, kinds=["span", "title"]) == ["span", "title"]
     assert kinds("", "two words") == [], "too short for 3 words, and no title"
@@ -68,7 +70,7 @@ def test_kinds_and_lengths_are_obeyed() -> None:
 
 def test_draws_depend_on_the_seed_and_the_id() -> None:
     def spans(doc: str, seed: int) -> list[str]:
-        return [one.text for one in candidates(doc, "", TEXT, Pseudo(kinds=("span",), per_document=4, seed=seed))]
+        return [query.text for query in candidates(doc, "", TEXT, Pseudo(kinds=("span",), per_document=4, seed=seed))]
 
     assert spans("a", 1) == spans("a", 1)
     assert spans("a", 1) != spans("b", 1) and spans("a", 1) != spans("a", 2)
@@ -79,24 +81,24 @@ def test_draws_depend_on_the_seed_and_the_id() -> None:
 
 def test_words_between_blanks_give_these_queries() -> None:
     """As before text without blanks was cut; a name in such letters is one word of an English text."""
-    made = candidates("d 1", "An  Abbey", TEXT.replace("Ely", "Ely (封神演義の町),"), Pseudo())
-    assert [one.text for one in made] == EXPECTED
+    pseudo_queries = candidates("d 1", "An  Abbey", TEXT.replace("Ely", "Ely (封神演義の町),"), Pseudo())
+    assert [query.text for query in pseudo_queries] == EXPECTED
 
 
 @pytest.mark.parametrize("language", UNSPACED)
 def test_text_without_blanks_gives_spans_of_two_characters_a_word(language: str) -> None:
     text = UNSPACED[language]
     assert joined(words_of(text)) == " ".join(text.split())
-    made = candidates("d", "", text, Pseudo(per_document=200))
-    assert [one.kind for one in made[:2]] == ["sentence", "span"], "before, neither: the text was too short"
-    sizes = [len(letters(one.text)) for one in made[1:]]
-    assert all(one.text in text for one in made) and len(letters(made[0].text)) <= 48
+    pseudo_queries = candidates("d", "", text, Pseudo(per_document=200))
+    assert [query.kind for query in pseudo_queries[:2]] == ["sentence", "span"], "before, neither: the text was too short"
+    sizes = [len(letters(query.text)) for query in pseudo_queries[1:]]
+    assert all(query.text in text for query in pseudo_queries) and len(letters(pseudo_queries[0].text)) <= 48
     assert max(sizes) <= 24 and min(sizes) <= 8 and sum(sizes) / len(sizes) > 10
-    assert not any(unicodedata.category(one.text[0]).startswith("M") for one in made), "a mark stays with its letter"
+    assert not any(unicodedata.category(query.text[0]).startswith("M") for query in pseudo_queries), "a mark stays with its letter"
 
 
 def letters(text: str) -> list[str]:
-    """The letters of a text, without marks; a digit or a Latin letter counts nothing."""
+    """The letters of a text, without marks; digits and Latin letters do not count."""
     return [char for char in text if unicodedata.category(char)[0] == "L" and not char.isascii()]
 
 
@@ -111,13 +113,13 @@ def test_words_of_such_text_end_where_another_script_begins() -> None:
 
 
 def test_equal_texts_are_one_query_with_all_their_documents() -> None:
-    made = [
+    pseudo_queries = [
         Candidate("q1", "title", "The Abbey", "d1"),
         Candidate("q2", "span", "a mill", "d1"),
         Candidate("q3", "title", "the  abbey", "d2"),
         Candidate("q4", "title", "In dev too", "d3"),
     ]
-    split, merged, left_out = make_split(made, {"in dev too"})
+    split, merged, left_out = make_split(pseudo_queries, {"in dev too"})
     assert split.queries.schema == QUERIES and split.qrels.schema == QRELS
     assert split.queries.to_pylist() == [
         {"id": "q1", "text": "The Abbey", "answers": []},
@@ -125,13 +127,13 @@ def test_equal_texts_are_one_query_with_all_their_documents() -> None:
     ]
     assert [tuple(row.values()) for row in split.qrels.to_pylist()] == [("q1", "d1", 1), ("q1", "d2", 1), ("q2", "d1", 1)]
     assert (split.kinds, merged, left_out) == (["title", "span"], 1, 1)
-    assert count_kept(made, {"q1", "q2"}, {"q1", "q4"}) == {
+    assert count_kept(pseudo_queries, {"q1", "q2"}, {"q1", "q4"}) == {
         "title": {"made": 3, "bm25": 1, "encoder": 2, "both": 1},
         "span": {"made": 1, "bm25": 1, "encoder": 0, "both": 0},
     }
 
 
-@pytest.mark.parametrize("wrong", [{"per_document": 0}, {"kinds": []}, {"least_words": 13}, {"dev_share": 1}, {"agree_depth": 0}])
-def test_what_gives_no_query_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Pseudo.model_validate(wrong)
+@pytest.mark.parametrize("settings", [{"per_document": 0}, {"kinds": []}, {"least_words": 13}, {"dev_share": 1}, {"agree_depth": 0}])
+def test_what_gives_no_query_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Pseudo.model_validate(settings)

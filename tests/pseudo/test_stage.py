@@ -76,8 +76,8 @@ def found_by_bm25(query: str, documents: dict[str, str], depth: int) -> list[str
     mean = sum(map(len, bags.values())) / len(bags)
     scores: dict[str, float] = {}
     for term in terms(query):
-        having = sum(term in bag for bag in bags.values())
-        idf = math.log(1 + (len(bags) - having + 0.5) / (having + 0.5))
+        containing = sum(term in bag for bag in bags.values())
+        idf = math.log(1 + (len(bags) - containing + 0.5) / (containing + 0.5))
         for doc, bag in bags.items():
             if count := bag.count(term):
                 weight = idf * count / (settings.k1 * (1 - settings.b + settings.b * len(bag) / mean) + count)
@@ -91,39 +91,41 @@ def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_here
     run_here(project, *arguments("out"))
     params = Pseudo.model_validate(SETTINGS | {"agree_depth": depth})
     documents = {doc: text for doc, (_, text) in tiny_corpus.documents.items()}
-    made = [one for doc, (title, text) in tiny_corpus.documents.items() for one in candidates(doc, title, text, params)]
+    pseudo_queries = [
+        candidate for doc, (title, text) in tiny_corpus.documents.items() for candidate in candidates(doc, title, text, params)
+    ]
     towers, tokenizer, cpu = load_towers(project / "encoder"), load_tokenizer(project / "tokenizer"), torch.device("cpu")
     vectors = {doc: encode_texts(towers.document, tokenizer, [text], 32, cpu)[0] for doc, text in documents.items()}
-    kept: dict[str, set[str]] = {"train": set(), "dev": set()}
-    lexical = dense = alone = 0
-    for one in made:
-        vector = encode_texts(towers.query, tokenizer, [one.text], 16, cpu)[0]
-        by_bm25 = one.doc in found_by_bm25(one.text, documents, depth)
-        by_encoder = one.doc in best({doc: float(np.dot(vector, other)) for doc, other in vectors.items()}, depth)
-        lexical, dense, alone = lexical + by_bm25, dense + by_encoder, alone + (by_encoder and not by_bm25)
-        if is_dev(one.doc, params):
+    kept_texts: dict[str, set[str]] = {"train": set(), "dev": set()}
+    lexical = dense = dense_alone = 0
+    for candidate in pseudo_queries:
+        vector = encode_texts(towers.query, tokenizer, [candidate.text], 16, cpu)[0]
+        by_bm25 = candidate.doc in found_by_bm25(candidate.text, documents, depth)
+        by_encoder = candidate.doc in best({doc: float(np.dot(vector, document_vector)) for doc, document_vector in vectors.items()}, depth)
+        lexical, dense, dense_alone = lexical + by_bm25, dense + by_encoder, dense_alone + (by_encoder and not by_bm25)
+        if is_dev(candidate.doc, params):
             if by_bm25 or by_encoder:
-                kept["dev"].add(plain(one.text))
+                kept_texts["dev"].add(plain(candidate.text))
         elif by_bm25 and by_encoder:
-            kept["train"].add(plain(one.text))
-    told = json.loads((project / "out" / "stats.json").read_text())["pseudo"]
-    assert told["in_dev_or_test"] == len(kept["train"] & kept["dev"])
-    kept["train"] -= kept["dev"]
-    assert alone and dense < len(made) and lexical < len(made), "each judge refuses what the other finds"
-    for split, wanted in kept.items():
+            kept_texts["train"].add(plain(candidate.text))
+    stats = json.loads((project / "out" / "stats.json").read_text())["pseudo"]
+    assert stats["in_dev_or_test"] == len(kept_texts["train"] & kept_texts["dev"])
+    kept_texts["train"] -= kept_texts["dev"]
+    assert dense_alone and dense < len(pseudo_queries) and lexical < len(pseudo_queries), "each judge refuses what the other finds"
+    for split, expected in kept_texts.items():
         queries, qrels = rows(project / "out", split)
-        assert {plain(text) for text in queries.values()} == wanted
+        assert {plain(text) for text in queries.values()} == expected
         assert {query for query, _, _ in qrels} == set(queries) and {grade for _, _, grade in qrels} == {1}
         assert all(is_dev(doc, params) == (split == "dev") for _, doc, _ in qrels)
-    counts = {name: sum(row[name] for row in told["kinds"].values()) for name in ("made", "bm25", "encoder", "both")}
-    assert counts == {"made": len(made), "bm25": lexical, "encoder": dense, "both": dense - alone}
+    counts = {name: sum(row[name] for row in stats["kinds"].values()) for name in ("made", "bm25", "encoder", "both")}
+    assert counts == {"made": len(pseudo_queries), "bm25": lexical, "encoder": dense, "both": dense - dense_alone}
 
 
 def test_equal_inputs_give_equal_bytes_and_another_seed_others(project: Path, run_here: Run) -> None:
-    for out in ("one", "two"):
-        said = run_here(project, *arguments(out))
+    for folder in ("one", "two"):
+        output = run_here(project, *arguments(folder))
     assert folder_digest(project / "one") == folder_digest(project / "two")
-    assert "without human judgments" in said
+    assert "without human judgments" in output
     configure(project, seed=43)
     run_here(project, *arguments("three"))
     assert folder_digest(project / "one") != folder_digest(project / "three")
@@ -131,8 +133,8 @@ def test_equal_inputs_give_equal_bytes_and_another_seed_others(project: Path, ru
 
 def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(project: Path, run_here: Run) -> None:
     configure(project, dev=None)
-    for place in ("queries", "qrels"):
-        (project / "corpus" / place / "train.parquet").unlink()
+    for folder in ("queries", "qrels"):
+        (project / "corpus" / folder / "train.parquet").unlink()
     run_here(project, *arguments("out"))
     for split in ("dev", "test"):
         assert rows(project / "out", split) == rows(project / "corpus", split)
@@ -158,9 +160,9 @@ def test_a_query_that_test_has_too_is_neither_in_train_nor_in_dev(project: Path,
 def test_so_many_documents_give_queries(project: Path, run_here: Run) -> None:
     configure(project, documents=7, agree_depth=60, kinds=["title"])
     run_here(project, *arguments("out"))
-    judged = {doc for split in ("train", "dev") for _, doc, _ in rows(project / "out", split)[1]}
-    told = json.loads((project / "out" / "stats.json").read_text())["pseudo"]["kinds"]["title"]
-    assert told["made"] == 7 and judged
+    judged_docs = {doc for split in ("train", "dev") for _, doc, _ in rows(project / "out", split)[1]}
+    stats = json.loads((project / "out" / "stats.json").read_text())["pseudo"]["kinds"]["title"]
+    assert stats["made"] == 7 and judged_docs
 
 
 @pytest.mark.parametrize(
@@ -177,23 +179,23 @@ def test_so_many_documents_give_queries(project: Path, run_here: Run) -> None:
 )
 def test_what_cannot_be_made_is_told_in_one_line(project: Path, end_here: Run, settings: dict[str, Any], words: tuple[str, ...]) -> None:
     configure(project, **settings)
-    done = end_here(project, *arguments("out"))
-    line = done.err.strip().splitlines()[-1]
-    assert done.status == 2 and all(word in line for word in words), done
+    result = end_here(project, *arguments("out"))
+    line = result.err.strip().splitlines()[-1]
+    assert result.status == 2 and all(word in line for word in words), result
     assert not (project / "out").exists()
 
 
 def test_a_source_without_dev_cannot_give_dev_and_nothing_found_is_an_error(project: Path, end_here: Run) -> None:
-    for place, schema in (("queries", QUERIES), ("qrels", QRELS)):
-        write_table(project / "corpus" / place / "dev.parquet", schema, [])
+    for folder, schema in (("queries", QUERIES), ("qrels", QRELS)):
+        write_table(project / "corpus" / folder / "dev.parquet", schema, [])
     configure(project, dev="corpus")
     assert "the source has no dev qrels" in end_here(project, *arguments("out")).err
     table = read_table(project / "corpus/documents.parquet", DOCUMENTS)
-    same = [row | {"text": "the same words in all of them", "id": f"d{n}"} for n, row in enumerate(table.to_pylist())]
-    write_table(project / "corpus/documents.parquet", DOCUMENTS, [table.from_pylist(same[::-1], schema=DOCUMENTS)])
+    same_texts = [row | {"text": "the same words in all of them", "id": f"d{n}"} for n, row in enumerate(table.to_pylist())]
+    write_table(project / "corpus/documents.parquet", DOCUMENTS, [table.from_pylist(same_texts[::-1], schema=DOCUMENTS)])
     configure(project, kinds=["title"], documents=1)
-    done = end_here(project, *arguments("out"))
-    assert done.status == 2 and "both judges kept none of" in done.err
+    result = end_here(project, *arguments("out"))
+    assert result.status == 2 and "both judges kept none of" in result.err
     assert set(SPLITS) == {path.stem for path in (project / "corpus/queries").glob("*.parquet")}
 
 
@@ -211,8 +213,8 @@ def test_other_arithmetic_is_other_work(project: Path, end_here: Run, monkeypatc
 def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the two judges: what was written is not written again, and the outs are those of a run that was not killed."""
     configure(project, kinds=["sentence", "generated"], generator=str(generator), generated=2)
-    whole = run_here(project, *arguments("whole"))
-    assert "generated" in whole and "generate queries (cpu): 60/60 documents" in whole
+    output = run_here(project, *arguments("whole"))
+    assert "generated" in output and "generate queries (cpu): 60/60 documents" in output
     shutil.rmtree(project / ".retemper/scratch")
     with monkeypatch.context() as patched:
         patched.setattr("tasks.pseudo.__main__.search_dense", lambda *_, **__: exit("killed"))
@@ -227,10 +229,12 @@ def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path,
         run_here(project, *arguments("other"))
 
 
-@pytest.mark.parametrize(("cjk", "kept"), [("bigrams", {"q1", "q2"}), ("words", {"q2"})])
-def test_bm25_judges_text_without_blanks_by_its_setting(tmp_path: Path, cjk: str, kept: set[str]) -> None:
+@pytest.mark.parametrize(("cjk", "expected_ids"), [("bigrams", {"q1", "q2"}), ("words", {"q2"})])
+def test_bm25_judges_text_without_blanks_by_its_setting(tmp_path: Path, cjk: str, expected_ids: set[str]) -> None:
     documents = [{"id": "d1", "title": "", "text": "北京大学位于海淀区"}, {"id": "d2", "title": "", "text": "上海的 fish"}]
     write_table(tmp_path / "documents.parquet", DOCUMENTS, [pa.Table.from_pylist(documents, DOCUMENTS)])
-    made = [Candidate("q1", "span", "海淀区", "d1"), Candidate("q2", "span", "fish", "d2")]
-    found = search_bm25(made, tmp_path / "documents.parquet", BM25.model_validate({"cjk": cjk}), Text(), depth=1, scratch=tmp_path)
-    assert consistent_ids(made, found) == kept
+    pseudo_queries = [Candidate("q1", "span", "海淀区", "d1"), Candidate("q2", "span", "fish", "d2")]
+    results = search_bm25(
+        pseudo_queries, tmp_path / "documents.parquet", BM25.model_validate({"cjk": cjk}), Text(), depth=1, scratch=tmp_path
+    )
+    assert consistent_ids(pseudo_queries, results) == expected_ids

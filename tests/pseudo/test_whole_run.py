@@ -21,7 +21,7 @@ def test_documents_alone_give_a_measured_retriever(small: Any) -> None:
     (small.folder / "beir" / "queries.jsonl").unlink()
     for key, value in {"queries": "pseudo", "pseudo": {"dev_share": 0.3}, "prepare.official_depth": 0}.items():
         small.set(key, value)
-    wanted = ["evaluate@init", "evaluate@warmup", "evaluate_bm25"]
+    targets = ["evaluate@init", "evaluate@warmup", "evaluate_bm25"]
     with chdir(small.folder):
         check_file()
         write_source()
@@ -29,19 +29,19 @@ def test_documents_alone_give_a_measured_retriever(small: Any) -> None:
         repo = Repo()
         commands = {stage.addressing: shlex.split(stage.cmd) for stage in repo.index.stages}
         graph = read_graph(repo)
-        needed = list(graph.upstream_of(wanted).stages)
+        needed = list(graph.upstream_of(targets).stages)
         repo.close()
     assert needed.index("pseudo") < needed.index("tokenize")
     small.commands = commands
     for folder in ("runs", "metrics", "values", "curves", "index_metrics"):
         shutil.rmtree(small.folder / "data" / folder)
     for name in [*needed, "index@warmup", "failures", "report"]:
-        done = small.stage(name)
-        assert done.status == 0, (name, done)
-    assert "no human judged the training queries" in done.out and "used no human judgment" in done.out
-    judged = read_table(small.folder / "data/pseudo/qrels/dev.parquet", QRELS)["query"].unique()
+        result = small.stage(name)
+        assert result.status == 0, (name, result)
+    assert "no human judged the training queries" in result.out and "used no human judgment" in result.out
+    judged_queries = read_table(small.folder / "data/pseudo/qrels/dev.parquet", QRELS)["query"].unique()
     for system in ("bm25", "init", "warmup"):
         metrics = json.loads(small.read(f"data/metrics/{system}.json"))
         assert set(metrics) == {"dev"} and 0 < metrics["dev"]["nDCG@10"] <= 1
         ranked = {line.split()[0] for line in small.read(f"data/runs/{system}/dev.trec").decode().splitlines()}
-        assert ranked <= set(judged.to_pylist())
+        assert ranked <= set(judged_queries.to_pylist())

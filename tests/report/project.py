@@ -31,15 +31,15 @@ def table(path: Path, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None
 
 def make_system(folder: Path, name: str, level: float, splits: tuple[str, ...], count: int = 40) -> None:
     """A system whose AP of query i is a seeded draw around `level`; its runs name document q first."""
-    draw, metrics = random.Random(name), {}
+    rng, metrics = random.Random(name), {}
     for split in splits:
-        values = [(f"{split}{i:03}", min(1.0, max(0.0, level + draw.gauss(0, 0.1))), draw.random()) for i in range(count)]
+        values = [(f"{split}{i:03}", min(1.0, max(0.0, level + rng.gauss(0, 0.1))), rng.random()) for i in range(count)]
         table(
             folder / "values" / name / f"{split}.parquet",
             pa.schema([("query", pa.string()), ("AP", pa.float64()), ("RR@10", pa.float64())]),
             values,
         )
-        lines = [f"{query} Q0 d{place} {place} {1 / place} {name}\n" for query, _, _ in values for place in (1, 2)]
+        lines = [f"{query} Q0 d{rank} {rank} {1 / rank} {name}\n" for query, _, _ in values for rank in (1, 2)]
         (folder / "runs" / name).mkdir(parents=True, exist_ok=True)
         (folder / "runs" / name / f"{split}.trec").write_text("".join(lines))
         metrics[split] = {"AP": sum(row[1] for row in values) / count, "RR@10": sum(row[2] for row in values) / count}
@@ -74,12 +74,12 @@ def make_failures(folder: Path) -> None:
     }
     lost = group | {"name": HOSTILE, "model": 0.4, "difference": -0.1, "low": -0.15, "high": -0.05, "p_holm": 0.02}
     few = group | {"name": "few", "queries": 2, "low": None, "high": None, "p_holm": None}
-    compared = {"metric": "AP", "model": "alpha", "against": "bm25", "alpha": 0.05}
-    write_json(folder / "groups.json", compared | {"splits": {"dev": [group | {"name": "won"}, lost, few], "test": []}})
+    header = {"metric": "AP", "model": "alpha", "against": "bm25", "alpha": 0.05}
+    write_json(folder / "groups.json", header | {"splits": {"dev": [group | {"name": "won"}, lost, few], "test": []}})
     doc = {"id": "d1", "title": HOSTILE, "text": HOSTILE, "matched": [HOSTILE]}
     systems = {"alpha": {"first": doc, "relevant": False, "rank": 3}, "bm25": {"first": None, "relevant": False, "rank": None}}
     query = {"query": "dev001", "model": 0.25, "against": 1.0, "text": HOSTILE, "relevant": [doc], "systems": systems}
-    write_json(folder / "worst.json", compared | {"split": "dev", "queries": [query]})
+    write_json(folder / "worst.json", header | {"split": "dev", "queries": [query]})
     (folder / "suspects").mkdir()
     (folder / "suspects" / "dev.csv").write_text('query-id,corpus-id,score,ranks,query,document\nq,d,,"a 1","two\nlines",t\n')
 
@@ -123,12 +123,12 @@ class Elements(HTMLParser):
 
 def self_contained(page: str) -> list[str]:
     """Nothing is fetched, and the browser is told to refuse it; what the page draws and runs is all of its own."""
-    own = re.sub(r"<script>.*?</script>", "<script></script>", page, flags=re.DOTALL)
-    elements = Elements(own)
+    markup = re.sub(r"<script>.*?</script>", "<script></script>", page, flags=re.DOTALL)
+    elements = Elements(markup)
     assert elements.open == []
-    assert all(one == "a href" for one in elements.fetched) and not re.search(r'href="[^#]', own)
+    assert all(link == "a href" for link in elements.fetched) and not re.search(r'href="[^#]', markup)
     assert not {"link", "iframe", "img", "object"} & set(elements.names)
     assert page.count("<script>") == 2, "Vega and page.js"
     assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in page and "default-src 'none'" in POLICY
-    assert not re.search(r"https?:|url\(|@import", own)
+    assert not re.search(r"https?:|url\(|@import", markup)
     return elements.names

@@ -22,33 +22,33 @@ OVERLAPS = """() => {
 }"""
 
 
-@pytest.fixture(params=[(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")], ids=lambda given: f"{given[0]} {given[1]}")
+@pytest.fixture(params=[(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")], ids=lambda param: f"{param[0]} {param[1]}")
 def tab(request: pytest.FixtureRequest, browser: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The report of four systems, opened; it must have said nothing in the console at the end."""
+    """The report of four systems, opened; its console must be empty at the end."""
     for name, level in (("alpha", 0.8), ("bm25", 0.5), ("zeta", 0.52), ("init", 0.2)):
         make_system(project, name, level, ("dev", "test"))
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.987654})
     report(monkeypatch)
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    opened = context.new_page()
-    said: list[str] = []
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.goto((project / "report/report.html").as_uri())
-    opened.wait_for_function("document.body.dataset.ready !== undefined")
-    yield opened
+    page = context.new_page()
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto((project / "report/report.html").as_uri())
+    page.wait_for_function("document.body.dataset.ready !== undefined")
+    yield page
     context.close()
-    assert said == []
+    assert messages == []
 
 
 def rows(tab: Any, section: str) -> list[list[str]]:
     """The cells of the first table of a section, with what is beside its numbers."""
     path = f"section:has(#{section}) tbody"
-    found: list[list[str]] = tab.evaluate(
+    cells: list[list[str]] = tab.evaluate(
         f"[...document.querySelector('{path}').rows].map(row => [...row.cells].map(cell => cell.textContent.trim()))"
     )
-    return found
+    return cells
 
 
 def test_every_number_is_the_jsons(tab: Any, project: Path) -> None:
@@ -59,9 +59,9 @@ def test_every_number_is_the_jsons(tab: Any, project: Path) -> None:
         test, dev = metrics[name]["test"], metrics[name]["dev"]
         assert [cells[1][:6], cells[2], cells[3]] == [f"{test['AP']:.4f}", f"{test['RR@10']:.4f}", f"{dev['AP']:.4f}"]
     pairs = json.loads((project / "report/significance.json").read_text())["splits"]["test"]
-    told = rows(tab, "significance")
-    assert len(told) == len(pairs) == 5
-    for cells, pair in zip(told, pairs, strict=True):
+    table_rows = rows(tab, "significance")
+    assert len(table_rows) == len(pairs) == 5
+    for cells, pair in zip(table_rows, pairs, strict=True):
         assert cells[:4] == [pair["system"], pair["baseline"], f"{pair['difference']:+.4f}", f"{pair['low']:+.4f} to {pair['high']:+.4f}"]
         assert cells[5] == ("<\u00a00.0001" if pair["p_holm"] < 0.0001 else f"{pair['p_holm']:.4f}")
         assert cells[6] == f"{pair['effect']['d']:+.2f}"
@@ -100,8 +100,8 @@ def test_on_paper_no_column_is_cut_and_nothing_is_dark_or_to_be_clicked(tab: Any
     tab.set_viewport_size({"width": 703, "height": 1000})
     tab.emulate_media(media="print")
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    cut = tab.evaluate("[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).length")
-    assert cut == 0 and tab.locator(".wide").count() > 3
+    cut_tables = tab.evaluate("[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).length")
+    assert cut_tables == 0 and tab.locator(".wide").count() > 3
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert tab.evaluate(CONTRAST) == []
     assert not tab.locator("nav").is_visible() and tab.locator("th").first.is_visible()
@@ -134,11 +134,11 @@ def test_text_has_contrast_and_drawings_and_columns_are_named(tab: Any) -> None:
     tab.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
     assert tab.evaluate(CONTRAST) == []
     assert tab.evaluate("[...document.querySelectorAll('th')].every(head => head.scope === (head.closest('thead') ? 'col' : 'row'))")
-    drawn = tab.evaluate(
+    drawings = tab.evaluate(
         "[...document.querySelectorAll('.plot svg')].map(one => [one.getAttribute('role'), one.getAttribute('aria-label')])"
     )
-    assert [role for role, _ in drawn] == ["img"] * len(drawn) and "AP of each system with 95\u00a0% intervals" in dict(
-        map(reversed, drawn)
+    assert [role for role, _ in drawings] == ["img"] * len(drawings) and "AP of each system with 95\u00a0% intervals" in dict(
+        map(reversed, drawings)
     )
 
 
@@ -153,8 +153,8 @@ def test_a_sort_button_is_seen_when_it_has_the_focus(tab: Any) -> None:
 def test_a_wide_table_grows_into_the_margins_and_is_scrolled_by_keys_where_it_is_cut(tab: Any) -> None:
     tab.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
     wide = tab.locator("section:has(#significance) .wide").first
-    width, whole, stop = (wide.evaluate(f"one => one.{what}") for what in ("clientWidth", "scrollWidth", "tabIndex"))
-    assert width == whole and stop == -1
+    width, scroll_width, stop = (wide.evaluate(f"one => one.{attribute}") for attribute in ("clientWidth", "scrollWidth", "tabIndex"))
+    assert width == scroll_width and stop == -1
     if tab.viewport_size["width"] > 1000:
         assert width > 860, "wider than the text"
         tab.set_viewport_size({"width": 900, "height": 900})

@@ -22,10 +22,10 @@ NAMES = ("init", "warmup", "star", "costa_warmup", "second", "tower")
 
 
 def test_a_line_is_a_chain_and_a_dot_a_training() -> None:
-    systems = [made(name, [place / 10]) for place, name in enumerate(NAMES)]
-    systems = [type(one)(one.name, "", {"dev": one.metrics["test"]}, {}, {}) for one in systems]
-    taken = {"warmup": 46, "star": 57, "costa_warmup": 10, "second": 5, "tower": 100}
-    assert learning_curves(systems, "AP", taken, SECTIONS) == [
+    systems = [made(name, [n / 10]) for n, name in enumerate(NAMES)]
+    systems = [type(entry)(entry.name, "", {"dev": entry.metrics["test"]}, {}, {}) for entry in systems]
+    steps = {"warmup": 46, "star": 57, "costa_warmup": 10, "second": 5, "tower": 100}
+    assert learning_curves(systems, "AP", steps, SECTIONS) == [
         Line(
             "second",
             [Point(10, 0.3, note="costa_warmup 0.3000, negatives bm25"), Point(15, 0.4, note="second 0.4000, negatives costa_warmup")],

@@ -26,13 +26,13 @@ def test_every_query_is_a_step(project: Path, monkeypatch: pytest.MonkeyPatch, c
         name: dict(pq.read_table(project / "values" / name / "test.parquet").select(["query", "AP"]).to_pandas().to_numpy().tolist())
         for name in ("alpha", "bm25")
     }
-    wanted = sorted((values["bm25"][query] - values["alpha"][query], query) for query in values["alpha"])
+    expected = sorted((values["bm25"][query] - values["alpha"][query], query) for query in values["alpha"])
     rows = spec["data"]["values"]
-    assert [row["query"] for row in rows] == [query for _, query in wanted]
-    assert [row["y"] for row in rows] == pytest.approx([-difference for difference, _ in wanted], abs=1e-6)
-    assert [(row["x"], row["end"]) for row in rows] == [(place, place + 1) for place in range(40)]
-    assert rows[0]["first"] == f"{values['alpha'][wanted[0][1]]:.4f}"
-    won, lost = sum(difference < 0 for difference, _ in wanted), sum(difference > 0 for difference, _ in wanted)
+    assert [row["query"] for row in rows] == [query for _, query in expected]
+    assert [row["y"] for row in rows] == pytest.approx([-difference for difference, _ in expected], abs=1e-6)
+    assert [(row["x"], row["end"]) for row in rows] == [(n, n + 1) for n in range(40)]
+    assert rows[0]["first"] == f"{values['alpha'][expected[0][1]]:.4f}"
+    won, lost = sum(difference < 0 for difference, _ in expected), sum(difference > 0 for difference, _ in expected)
     assert f"{won} won, {40 - won - lost} tied, {lost} lost" in page
     assert f'class="won" style="flex:{won}"' in page
 
@@ -75,12 +75,12 @@ def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: 
         make_system(project, name, level, ("dev", "test"))
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.9})
     page = report(monkeypatch)
-    own = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    assert own.count('<table class="stack">') == own.count("<table")
-    rows = re.findall(r"<tr.*?</tr>", own.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert markup.count('<table class="stack">') == markup.count("<table")
+    rows = re.findall(r"<tr.*?</tr>", markup.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
     assert len(rows) == 3
     assert all(re.findall(r'data-label="([^"]*)"', row) == ["AP", "RR@10", "dev AP"] for row in rows)
-    cells = [re.findall("<td[^>]*>", row) for row in re.findall("<tr>.*?</tr>", own, re.DOTALL)]
+    cells = [re.findall("<td[^>]*>", row) for row in re.findall("<tr>.*?</tr>", markup, re.DOTALL)]
     assert all("data-label=" in cell for row in cells for cell in row)
 
 
@@ -93,9 +93,9 @@ def test_a_page_of_ten_systems_and_ten_thousand_queries_stays_small(
         table(project / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
         table(project / "corpus" / "qrels" / f"{split}.parquet", QRELS, [(query, "d2", 1) for query in queries])
     make_system(project, "bm25", 0.5, ("dev", "test"), count)
-    for place in range(9):
-        name = f"round_with_a_long_name_{place}"
-        make_system(project, name, place / 20, ("dev", "test"), count)
+    for n in range(9):
+        name = f"round_with_a_long_name_{n}"
+        make_system(project, name, n / 20, ("dev", "test"), count)
         folder = project / "curves" / name / "plots" / "metrics" / "train"
         folder.mkdir(parents=True)
         (folder / "loss.tsv").write_text("step\tloss\n" + "".join(f"{step}\t{1 / step}\n" for step in range(1, 1000)))
@@ -112,11 +112,11 @@ def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch
         make_system(project, name, 0.2 + level / 10, ("dev", "test"))
     fused = {name: {"first": "bm25", "second": "alpha"} for name in names[2:]}
     (project / "params.yaml").write_text(f"{PARAMS}fuse: {json.dumps(fused)}\n")
-    told = {"first": "bm25", "second": "al<b>", "method": "linear", "weight": 0.35, "measure": "nDCG@10", "chosen_on": "dev"}
+    choice = {"first": "bm25", "second": "al<b>", "method": "linear", "weight": 0.35, "measure": "nDCG@10", "chosen_on": "dev"}
     grid = [{"weight": weight, "nDCG@10": value} for weight, value in ((0.0, 0.51239), (0.35, 0.71111))]
-    write_json(project / "runs" / "mixed" / "fusion.json", told | {"grid": grid})
-    write_json(project / "runs" / "rrf" / "fusion.json", told | {"method": "rrf", "k": 60, "grid": [{"k": 60, "nDCG@10": 0.4}]})
-    write_json(project / "runs" / "blind" / "fusion.json", told | {"chosen_on": None, "grid": []})
+    write_json(project / "runs" / "mixed" / "fusion.json", choice | {"grid": grid})
+    write_json(project / "runs" / "rrf" / "fusion.json", choice | {"method": "rrf", "k": 60, "grid": [{"k": 60, "nDCG@10": 0.4}]})
+    write_json(project / "runs" / "blind" / "fusion.json", choice | {"chosen_on": None, "grid": []})
     page = report(monkeypatch)
     self_contained(page)
     assert "linear of bm25 and al&lt;b&gt;, weight 0.35 of bm25, the best nDCG@10 on dev of these" in page
@@ -128,8 +128,8 @@ def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch
 def told_of(**differences: float) -> str:
     """What is said of groups with these differences, of which the first is tested."""
     groups = [
-        {"dimension": "length", "name": name, "difference": difference, "p_holm": None if place else 0.5}
-        for place, (name, difference) in enumerate(differences.items())
+        {"dimension": "length", "name": name, "difference": difference, "p_holm": None if n else 0.5}
+        for n, (name, difference) in enumerate(differences.items())
     ]
     return weakness_sentence(Weaknesses("AP", "alpha", "bm25", "dev", groups, [], {}, 0.05))
 
@@ -148,7 +148,7 @@ def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: 
         make_system(project, name, level, ("dev", "test"))
     values = pq.read_table(project / "values" / "alpha" / "test.parquet")
     shifted = values.set_column(
-        1, "AP", pa.array([value + (1e-3 if place % 2 else 1e-9 - 1e-3) for place, value in enumerate(values["AP"].to_pylist())])
+        1, "AP", pa.array([value + (1e-3 if n % 2 else 1e-9 - 1e-3) for n, value in enumerate(values["AP"].to_pylist())])
     )
     pq.write_table(shifted, project / "values" / "init" / "test.parquet")
     (project / "params.yaml").write_text(f"{PARAMS}encoder: {{source: me/mini}}\nencoders: {{e5: {{source: me/e5}}}}\n")
@@ -176,17 +176,17 @@ def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
 ) -> None:
     for name, level in (("bm25", 0.5), ("alpha", 0.8)):
         make_system(project, name, level, ("dev", "test"), 1)
-    found = {"metric": "AP", "model": "alpha", "against": "bm25", "alpha": 0.05}
-    write_json(project / "failures" / "groups.json", found | {"splits": {"dev": [], "test": []}})
+    header = {"metric": "AP", "model": "alpha", "against": "bm25", "alpha": 0.05}
+    write_json(project / "failures" / "groups.json", header | {"splits": {"dev": [], "test": []}})
     page = report(monkeypatch)
     self_contained(page)
-    shown = re.sub(r"\s+", " ", page.partition('<script>"')[0])
-    assert "Means over 1 query." in shown and "AP of the one test query." in shown and "over 1 pair tested on test" in shown
-    assert "On test, alpha against bm25: there is one query, so nothing can be tested.</p>" in shown
-    assert shown.count("(one query, so nothing can be tested)") == 2, "the lead and the summary"
-    assert "significant, p" not in shown and '<td data-label="p, Holm">-</td>' in shown
-    assert "Nothing divides the dev queries into groups." in shown
-    assert not re.search(r"\b1 (queries|pairs|groups)\b", shown)
+    text = re.sub(r"\s+", " ", page.partition('<script>"')[0])
+    assert "Means over 1 query." in text and "AP of the one test query." in text and "over 1 pair tested on test" in text
+    assert "On test, alpha against bm25: there is one query, so nothing can be tested.</p>" in text
+    assert text.count("(one query, so nothing can be tested)") == 2, "the lead and the summary"
+    assert "significant, p" not in text and '<td data-label="p, Holm">-</td>' in text
+    assert "Nothing divides the dev queries into groups." in text
+    assert not re.search(r"\b1 (queries|pairs|groups)\b", text)
     assert not any("by groups" in name for name, _ in charts_of(page))
     assert "test, 1 query\n" in capsys.readouterr().out
 
@@ -194,9 +194,9 @@ def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
 def test_suspects_of_a_file_of_pairs_may_be_rows_of_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, level in (("alpha", 0.8), ("bm25", 0.5)):
         make_system(project, name, level, ("dev", "test"))
-    ask = "turns them into a batch of the inbox, which <code>retemper retrain</code> takes in."
+    hint = "turns them into a batch of the inbox, which <code>retemper retrain</code> takes in."
     add = "Or add a row to the data set's file for each question and text that answers it."
     page = report(monkeypatch)
-    assert ask in page and add not in page
+    assert hint in page and add not in page
     (project / "params.yaml").write_text(PARAMS.replace("beir:<i>here</i>", "pairs:faq.csv"))
-    assert f"{ask} {add}" in report(monkeypatch)
+    assert f"{hint} {add}" in report(monkeypatch)

@@ -44,9 +44,9 @@ def test_whole_report(
     assert "beir:&lt;i&gt;here&lt;/i&gt;" in page
     assert "Flat&lt;8&gt;" in page
     assert "0.9877" in page
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "beir:<i>here</i>, 3 documents, titles on; test, 40 queries"
-    rows = [line.split() for line in printed[4:8]]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "beir:<i>here</i>, 3 documents, titles on; test, 40 queries"
+    rows = [line.split() for line in lines[4:8]]
     assert [row[0] if row[0] not in "ab" else row[1] for row in rows] == [
         "bm25",
         "init",
@@ -54,8 +54,8 @@ def test_whole_report(
         "alpha",
     ]  # in the order of params.yaml, not alphabetical
     assert rows[3][:2] == ["alpha", "*"]
-    drawn = {row["name"]: row for row in charts["AP of each system with 95\u00a0% intervals"]["data"]["values"]}
-    assert [name for name, row in drawn.items() if row["kind"] == "best"] == ["alpha"]
+    intervals = {row["name"]: row for row in charts["AP of each system with 95\u00a0% intervals"]["data"]["values"]}
+    assert [name for name, row in intervals.items() if row["kind"] == "best"] == ["alpha"]
     assert charts["loss over steps"]["data"]["values"] == [
         {"name": "alpha", "x": 1.0, "y": 2.5, "note": "2.5"},
         {"name": "alpha", "x": 3.0, "y": 1.5, "note": "1.5"},
@@ -63,7 +63,8 @@ def test_whole_report(
     means = {name: json.loads((project / "metrics" / f"{name}.json").read_text()) for name in ("bm25", "alpha")}
     assert f"{means['alpha']['test']['AP']:.4f}" in rows[3]
     assert (
-        drawn["alpha"]["value"] == means["alpha"]["test"]["AP"] and drawn["alpha"]["low"] < drawn["alpha"]["value"] < drawn["alpha"]["high"]
+        intervals["alpha"]["value"] == means["alpha"]["test"]["AP"]
+        and intervals["alpha"]["low"] < intervals["alpha"]["value"] < intervals["alpha"]["high"]
     )
     assert rows[3][3] == "ab"
     assert rows[1][3] == "-a"
@@ -106,17 +107,17 @@ def test_ties_go_to_the_simpler_system(project: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("splits", "shown", "chosen_on"), [(("dev",), "dev", "dev"), (("test",), "test", "test"), (("dev", "test"), "test", "dev")]
+    ("splits", "split_names", "chosen_on"), [(("dev",), "dev", "dev"), (("test",), "test", "test"), (("dev", "test"), "test", "dev")]
 )
 @pytest.mark.parametrize("names", [("bm25",), ("init",), ("bm25", "init")])
 def test_reports_of_few_systems_and_splits(
-    project: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...], shown: str, chosen_on: str, names: tuple[str, ...]
+    project: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...], split_names: str, chosen_on: str, names: tuple[str, ...]
 ) -> None:
     for level, name in enumerate(names, 1):
         make_system(project, name, level / 3, splits)
     page = report(monkeypatch)
     self_contained(page)
-    assert f"Results on {shown}" in page
+    assert f"Results on {split_names}" in page
     assert json.loads((project / "report" / "significance.json").read_text())["best"] == {"system": names[-1], "chosen_on": chosen_on}
     assert ("query by query" in page) == (len(names) == 2)
 
@@ -137,15 +138,15 @@ def test_examples_use_the_relevance_grade_of_evaluate(
 def test_short_runs_and_missing_baselines_are_reported(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rest = "rerank: {few: {run: bm25, reranker: r, depth: 9}, ten: {run: bm25, reranker: r, depth: 10}}\nrescore: {default: {run: bm25}}\n"
-    (project / "params.yaml").write_text(PARAMS.replace("[bm25, init]", "[bm25, wramup]") + rest)
+    extra = "rerank: {few: {run: bm25, reranker: r, depth: 9}, ten: {run: bm25, reranker: r, depth: 10}}\nrescore: {default: {run: bm25}}\n"
+    (project / "params.yaml").write_text(PARAMS.replace("[bm25, init]", "[bm25, wramup]") + extra)
     for name in ("bm25", "few", "ten", "default"):
         make_system(project, name, 0.5, ("dev", "test"))
     page = report(monkeypatch)
-    printed = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     line = "few has only 9 ranks, which lowers its RR@10"
-    assert [told for told in printed if "ranks" in told] == [line] and f"{line}." in page
-    assert [told for told in printed if "baselines" in told] == ["baselines not in the table: wramup"]
+    assert [text for text in lines if "ranks" in text] == [line] and f"{line}." in page
+    assert [text for text in lines if "baselines" in text] == ["baselines not in the table: wramup"]
     assert {model.model_fields["depth"].default for model in (Rerank, Rescore)} == {DEPTH}
 
 
@@ -157,10 +158,10 @@ def test_queries_that_no_human_judged_are_told(
     write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {}, "pseudo": {"kinds": kinds, "dev": dev}})
     make_system(project, "bm25", 0.5, ("dev", "test"))
     page = report(monkeypatch)
-    printed = capsys.readouterr().out
-    for told in (page.lower(), printed):
-        assert "no human judged the training queries" in told and "9 from 1,581 titles, 7 from 20 spans" in told
-        assert ("the choice of the best system used no human judgment" in told) == (dev == "pseudo")
+    output = capsys.readouterr().out
+    for text in (page.lower(), output):
+        assert "no human judged the training queries" in text and "9 from 1,581 titles, 7 from 20 spans" in text
+        assert ("the choice of the best system used no human judgment" in text) == (dev == "pseudo")
 
 
 def test_errors_are_one_line_and_leave_no_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +179,8 @@ def test_errors_are_one_line_and_leave_no_out(project: Path, monkeypatch: pytest
 
 def test_first_document_and_first_relevant_rank(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a Q0 x 1 3 t\na Q0 y 2 2 t\na Q0 z 3 1 t\nb Q0 x 1 1 t\nc Q0 x 1 1 t\n")
-    found = ranked_first(tmp_path / "run", {"a": ["z", "y"], "b": ["y"], "d": ["x"]})
-    assert found == {"a": ("x", 2), "b": ("x", None)}
+    firsts = ranked_first(tmp_path / "run", {"a": ["z", "y"], "b": ["y"], "d": ["x"]})
+    assert firsts == {"a": ("x", 2), "b": ("x", None)}
     (tmp_path / "wide").write_text("q\u00a0 Q0 d\u3000 1 3 t\n", encoding="utf-8")
     assert ranked_first(tmp_path / "wide", {"q\u00a0": ["d\u3000"]}) == {"q\u00a0": ("d\u3000", 1)}
     (tmp_path / "escaped").write_text("%00query%201 Q0 %00doc%201 1 3 t\n")
@@ -193,9 +194,9 @@ def test_a_source_is_shown_without_its_folders() -> None:
     assert short_source("irds:beir/scifact") == "irds:beir/scifact"
     assert short_source("demo") == "demo"
     assert short_source("pairs:../a/faq.csv#query=Frage/Problem") == "pairs:faq.csv#query=Frage%2FProblem"
-    placed = ("beir:/a/b/scifact/", "beir:../scifact", "irds:beir/scifact", "/a/model", "~/model", "some/model", "package:a/model")
-    named = ["beir:scifact", "beir:../scifact", "irds:beir/scifact", "model", "model", "some/model", "package:a/model"]
-    assert list(map(without_folders, placed)) == named
+    sources = ("beir:/a/b/scifact/", "beir:../scifact", "irds:beir/scifact", "/a/model", "~/model", "some/model", "package:a/model")
+    expected = ["beir:scifact", "beir:../scifact", "irds:beir/scifact", "model", "model", "some/model", "package:a/model"]
+    assert list(map(without_folders, sources)) == expected
 
 
 def test_two_equal_systems_are_level_without_a_sign(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,9 +44,9 @@ def make_project(folder: Path, shared: int = 1) -> None:
     write_json(folder / "failures/groups.json", {"splits": {}, "alpha": 0.05})
     write_json(folder / "failures/worst.json", {})
     for name, level in (("bm25", 0.5), ("init", 0.2), ("zeta", 0.525)):
-        draw, metrics = random.Random(name), {}
+        rng, metrics = random.Random(name), {}
         for split in splits:
-            values = [[min(1.0, max(0.0, level + draw.gauss(0, 0.1))) for _ in queries] for _ in MEASURES]
+            values = [[min(1.0, max(0.0, level + rng.gauss(0, 0.1))) for _ in queries] for _ in MEASURES]
             write(folder / f"values/{name}/{split}.parquet", pa.table([queries, *values], ["query", *MEASURES]))
             metrics[split] = {measure: sum(row) / 40 for measure, row in zip(MEASURES, values, strict=True)}
             (folder / f"runs/{name}").mkdir(parents=True, exist_ok=True)
@@ -68,21 +68,21 @@ def test_significance_power_and_mteb(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     make_project(tmp_path)
     page = report(monkeypatch)
-    told = json.loads((tmp_path / "report" / "significance.json").read_text())
+    significance = json.loads((tmp_path / "report" / "significance.json").read_text())
     assert (
-        told["test"]
+        significance["test"]
         == "paired two-sided permutation tests (5,000 sign flips, seed 42) over groups of queries that share relevant documents"
     )
-    assert told["marked"] == {"dev": 0.01, "test": 0.05}
-    pair = next(pair for pair in told["splits"]["test"] if (pair["system"], pair["baseline"]) == ("zeta", "bm25"))
+    assert significance["marked"] == {"dev": 0.01, "test": 0.05}
+    pair = next(pair for pair in significance["splits"]["test"] if (pair["system"], pair["baseline"]) == ("zeta", "bm25"))
     first, second = (pq.read_table(tmp_path / "values" / name / "test.parquet")["nDCG@10"].to_numpy() for name in ("zeta", "bm25"))
     differences = first - second
     assert pair["effect"]["d"] == pytest.approx(differences.mean() / differences.std(ddof=1))
     assert pair["p"] == pytest.approx(float(stats.ttest_rel(first, second).pvalue), abs=0.03)
     assert not pair["significant"] and pair["warning"].startswith("test, zeta against bm25: 40 queries show a difference of 0.0")
-    printed = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert pair["warning"] in page and f"{pair['effect']['detectable']:.4f}" in page and f"{pair['effect']['needed']:,}" in page
-    assert f"{pair['warning']}\n" in printed, "the best model against the first baseline"
+    assert f"{pair['warning']}\n" in output, "the best model against the first baseline"
     assert "Paired two-sided permutation tests (5,000 sign flips, seed 42) on nDCG@10" in page
     means = json.loads((tmp_path / "metrics" / "zeta.json").read_text())
     result = json.loads((tmp_path / "report" / "mteb" / "zeta.json").read_text())
@@ -98,8 +98,8 @@ def test_queries_about_one_document_are_one_draw(
     monkeypatch.chdir(tmp_path)
     make_project(tmp_path, shared=4)
     page = report(monkeypatch)
-    told = json.loads((tmp_path / "report" / "significance.json").read_text())
-    assert {(pair["queries"], pair["groups"]) for pairs in told["splits"].values() for pair in pairs} == {(40, 10)}
+    significance = json.loads((tmp_path / "report" / "significance.json").read_text())
+    assert {(pair["queries"], pair["groups"]) for pairs in significance["splits"].values() for pair in pairs} == {(40, 10)}
     values = pq.read_table(tmp_path / "values/bm25/test.parquet")["nDCG@10"].to_numpy()
     low = stats.ttest_1samp(values.reshape(10, 4).mean(axis=1), 0.0).confidence_interval(0.95).low
     charts = re.findall(r'<script type="application/json">(.*?)</script><figcaption>nDCG@10 of each system', page)

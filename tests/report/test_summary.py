@@ -20,7 +20,7 @@ INDEXES = {"star": {"bytes_per_vector": 1536.0}, "warmup": {"bytes_per_vector": 
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "sentence"),
     [
         ("star", "Its index (star) takes 1,536 bytes per passage."),
         ("tower", "Its index (star) takes 1,536 bytes per passage."),
@@ -31,5 +31,5 @@ INDEXES = {"star": {"bytes_per_vector": 1536.0}, "warmup": {"bytes_per_vector": 
         ("bm25", ""),
     ],
 )
-def test_the_size_of_all_indexes_that_a_system_searches(name: str, told: str) -> None:
-    assert index_sentence(System(name, "", {}, {}, {}), SECTIONS, INDEXES) == told
+def test_the_size_of_all_indexes_that_a_system_searches(name: str, sentence: str) -> None:
+    assert index_sentence(System(name, "", {}, {}, {}), SECTIONS, INDEXES) == sentence

@@ -61,15 +61,15 @@ def assert_same(folder: Path, max_length: int = 16) -> None:
     resident = resident_vector(folder, max_length)
     assert resident is not None
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(resident, TEXTS * 3))
+        concurrent = list(pool.map(resident, TEXTS * 3))
     for number, text in enumerate(TEXTS * 3):
         alone = query_vector(folder, text, max_length)
-        assert alone is not None and together[number].tobytes() == alone.tobytes(), "the same bits, whatever is beside it"
+        assert alone is not None and concurrent[number].tobytes() == alone.tobytes(), "the same bits, whatever is beside it"
     for text in TEXTS:
-        wanted = encode_texts(tower, tokenizer, [text], max_length, CPU)
-        found = query_vector(folder, text, max_length)
-        assert found is not None and found.dtype == np.float32 and found.shape == wanted.shape
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max(), err_msg=text)
+        expected = encode_texts(tower, tokenizer, [text], max_length, CPU)
+        vector = query_vector(folder, text, max_length)
+        assert vector is not None and vector.dtype == np.float32 and vector.shape == expected.shape
+        np.testing.assert_allclose(vector, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max(), err_msg=text)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -88,14 +88,14 @@ def test_the_default_encoder_is_read(minilm: Path) -> None:
 def test_positions_begin_behind_the_padding_of_roberta(model: type, config: type, tiny_encoder: Path, tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 40_000}
     torch.manual_seed(0)
-    made = model(config(**sizes, max_position_embeddings=40, pad_token_id=0))
-    assert_same(saved(drawn(made), SHAPES["cls, dot"], tiny_encoder, tmp_path / "m"))
+    transformer = model(config(**sizes, max_position_embeddings=40, pad_token_id=0))
+    assert_same(saved(drawn(transformer), SHAPES["cls, dot"], tiny_encoder, tmp_path / "m"))
 
 
 def test_a_tokenizer_that_may_find_no_token_is_left_to_torch(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = saved(load_towers(tiny_encoder).query.transformer, Shape("cls"), tiny_encoder, tmp_path / "m")
-    described = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(described | {"post_processor": None}))
+    config = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(config | {"post_processor": None}))
     assert query_vector(folder, "\u200b", 16) is None
     assert resident_vector(folder, 16) is None
 
@@ -147,12 +147,12 @@ def test_prompts_that_are_not_pooled_are_left_to_torch(tiny_encoder: Path, tmp_p
     from tasks.search.lists import resident_tower
 
     transformer = load_towers(tiny_encoder).query.transformer
-    pooled, other = (saved(transformer, Shape(pools_prompt=pools), tiny_encoder, tmp_path / str(pools)) for pools in (True, False))
-    assert query_vector(other, "query: text", 16) is None
-    assert resident_vector(other, 16) is None
-    found, with_prompt = (resident_tower(folder, 16, "query: ")("text") for folder in (other, pooled))
+    pooled, unpooled = (saved(transformer, Shape(pools_prompt=pools), tiny_encoder, tmp_path / str(pools)) for pools in (True, False))
+    assert query_vector(unpooled, "query: text", 16) is None
+    assert resident_vector(unpooled, 16) is None
+    vector, with_prompt = (resident_tower(folder, 16, "query: ")("text") for folder in (unpooled, pooled))
     np.testing.assert_allclose(with_prompt, query_vector(pooled, "query: text", 16), atol=1e-5)
-    assert np.abs(found - with_prompt).max() > 1e-3
+    assert np.abs(vector - with_prompt).max() > 1e-3
 
 
 def test_weights_that_are_not_finite_are_left_to_torch(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -179,5 +179,5 @@ def test_neither_torch_nor_transformers_is_imported(tiny_encoder: Path, tmp_path
         "print(*({'torch', 'transformers', 'pandas', 'sympy'} & set(sys.modules)))"
     )
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout.strip()) == (0, ""), process

@@ -35,12 +35,12 @@ def asked(small: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     return client(GIVEN)
 
 
-def client(given: list[str]) -> TestClient:
-    known = arguments().parse_args(given)
-    systems = open_systems(known, resident=True)
-    known.systems = systems.names
-    judgments = Judgments(known.batch, known.split)
-    return TestClient(create_app(systems, Corpus(known), judgments, LexicalSystem(known.lexical)), base_url="http://localhost")
+def client(options: list[str]) -> TestClient:
+    args = arguments().parse_args(options)
+    systems = open_systems(args, resident=True)
+    args.systems = systems.names
+    judgments = Judgments(args.batch, args.split)
+    return TestClient(create_app(systems, Corpus(args), judgments, LexicalSystem(args.lexical)), base_url="http://localhost")
 
 
 def values(name: str) -> dict[str, float]:
@@ -49,35 +49,35 @@ def values(name: str) -> dict[str, float]:
 
 
 def test_systems_queries_and_results(asked: TestClient, small: Any) -> None:
-    told = asked.get("/api/systems").json()
-    assert told == {"systems": ["tower", "bm25", "hybrid"], "chosen": ["tower", "bm25"], "split": "dev", "metric": "nDCG@10"}
+    listing = asked.get("/api/systems").json()
+    assert listing == {"systems": ["tower", "bm25", "hybrid"], "chosen": ["tower", "bm25"], "split": "dev", "metric": "nDCG@10"}
     first, second = values("tower"), values("bm25")
     rows = asked.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()
     assert {row["query"]: (row["first"], row["second"]) for row in rows} == {query: (first[query], second[query]) for query in first}
     assert [row["first"] - row["second"] for row in rows] == sorted(first[query] - second[query] for query in first)
 
     row = rows[0]
-    for name in told["systems"]:
-        shown = asked.get("/api/search", params={"system": name, "text": row["text"], "k": 5, "query": row["query"]}).json()
+    for name in listing["systems"]:
+        results = asked.get("/api/search", params={"system": name, "text": row["text"], "k": 5, "query": row["query"]}).json()
         runs = [line.split() for line in (small.folder / f"data/runs/{name}/dev.trec").read_text().splitlines()]
-        assert [hit["id"] for hit in shown["hits"]] == [line[2] for line in runs if line[0] == row["query"]][:5], "as in the run"
-        assert shown["relevant"] >= 1
-        graded = {hit["id"]: hit["grade"] for hit in shown["hits"]}
-        judged = {
+        assert [hit["id"] for hit in results["hits"]] == [line[2] for line in runs if line[0] == row["query"]][:5], "as in the run"
+        assert results["relevant"] >= 1
+        graded = {hit["id"]: hit["grade"] for hit in results["hits"]}
+        grades = {
             qrel["doc"]: qrel["grade"]
             for qrel in pq.read_table("data/corpus/qrels/dev.parquet").to_pylist()
             if qrel["query"] == row["query"]
         }
-        assert graded == {doc: judged.get(doc) for doc in graded}
+        assert graded == {doc: grades.get(doc) for doc in graded}
 
 
 def test_data_that_a_run_replaces_are_told(asked: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the files are gone, as between two stages of a run
     answer = asked.get("/api/search", params={"system": "tower", "text": "a query"})
     assert answer.status_code == 503
-    told = answer.json()["detail"]
-    assert told.startswith("data/ has changed since this page was opened (data/")
-    assert told.endswith("); once the run has ended, start retemper browse again")
+    detail = answer.json()["detail"]
+    assert detail.startswith("data/ has changed since this page was opened (data/")
+    assert detail.endswith("); once the run has ended, start retemper browse again")
 
 
 def test_matched_words_are_bm25s(asked: TestClient) -> None:
@@ -104,25 +104,25 @@ def test_judgments_are_a_batch_that_survives_the_session(asked: TestClient, smal
     lines = (small.folder / "inbox/judged/queries.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"_id": typed, "text": "läuft"}]
 
-    again = client(GIVEN)
-    again.post("/api/judge", json={"text": "more", "doc": "d03", "grade": 1})
+    restarted = client(GIVEN)
+    restarted.post("/api/judge", json={"text": "more", "doc": "d03", "grade": 1})
     assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
 
 
 @pytest.mark.parametrize(
-    ("path", "params", "status", "told"),
+    ("path", "params", "status", "detail"),
     [
         ("/api/search", {"system": "sun", "text": "x"}, 404, "no system sun, expected one of tower, bm25, hybrid"),
         ("/api/search", {"system": "bm25", "text": "  "}, 400, "the query is empty; enter some words"),
     ],
 )
-def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], status: int, told: str) -> None:
+def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], status: int, detail: str) -> None:
     answer = asked.get(path, params=params)
-    assert (answer.status_code, answer.json()["detail"]) == (status, told)
+    assert (answer.status_code, answer.json()["detail"]) == (status, detail)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "judgment",
     [
         {"text": "x", "doc": "a\tb", "grade": 1},
         {"text": "x", "doc": "d01", "grade": 9},
@@ -131,8 +131,8 @@ def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], st
         {"text": "x", "doc": "nowhere", "grade": 1},
     ],
 )
-def test_wrong_judgments_write_nothing(asked: TestClient, small: Any, wrong: dict[str, Any]) -> None:
-    assert asked.post("/api/judge", json=wrong).status_code in (400, 404, 422)
+def test_wrong_judgments_write_nothing(asked: TestClient, small: Any, judgment: dict[str, Any]) -> None:
+    assert asked.post("/api/judge", json=judgment).status_code in (400, 404, 422)
     assert not (small.folder / "inbox").exists()
     with pytest.raises(HTTPException, match="an id with a tab or a line end"):
         Judgments(Path("inbox/judged"), "dev").add(Judgment(text="x", doc="a\tb", grade=1))
@@ -150,8 +150,8 @@ def test_a_port_that_is_taken_is_one_line(small: Any, monkeypatch: pytest.Monkey
     import socket
 
     monkeypatch.chdir(small.folder)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         monkeypatch.setattr(sys, "argv", ["browse", *GIVEN, "--port", str(port)])
         with pytest.raises(UserError, match=f"--port {port}: is taken, expected a free one"):
             main()
@@ -192,20 +192,20 @@ def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> No
     texts = ["one\u2028two", "three\u0085four\x1c", 'fi"ve\nsix']
     typed = [first.add(Judgment(text=text, doc="d", grade=1)) for text in texts]
 
-    again = Judgments(tmp_path, "dev")
-    assert again.grades == first.grades and len(again.grades) == 6
-    typed.append(again.add(Judgment(text="seven", doc="d", grade=0)))
+    reopened = Judgments(tmp_path, "dev")
+    assert reopened.grades == first.grades and len(reopened.grades) == 6
+    typed.append(reopened.add(Judgment(text="seven", doc="d", grade=0)))
     lines = (tmp_path / "queries.jsonl").read_bytes().decode().removesuffix("\n").split("\n")
     assert [json.loads(line) for line in lines] == [
         {"_id": query, "text": text} for query, text in zip(typed, [*texts, "seven"], strict=True)
     ]
-    assert Judgments(tmp_path, "dev").grades == again.grades
+    assert Judgments(tmp_path, "dev").grades == reopened.grades
     (tmp_path / "queries.jsonl").write_text("")  # as retemper forget leaves it
-    assert Judgments(tmp_path, "dev").grades == again.grades
+    assert Judgments(tmp_path, "dev").grades == reopened.grades
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("qrels/dev.tsv", "q\td\t1\n", "dev.tsv:1: found 'q\\td\\t1', expected the header 'query-id\\tcorpus-id\\tscore'"),
         ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\tweight\n", "dev.tsv:1: found 'query-id"),
@@ -216,15 +216,15 @@ def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> No
         ("queries.jsonl", '{"_id": "q", "text": "t", "metadata": {}}\n', "queries.jsonl:1: found "),
     ],
 )
-def test_a_batch_that_would_lose_something_is_refused(tmp_path: Path, name: str, content: str | bytes, told: str) -> None:
+def test_a_batch_that_would_lose_something_is_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     """Each judgment writes both files again, with what was read of them."""
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         Judgments(tmp_path, "dev")
-    assert str(refused.value).startswith(f"{path.parent}/{told}")
-    assert str(refused.value).endswith("; name another --batch, or fix that line")
+    assert str(error.value).startswith(f"{path.parent}/{message}")
+    assert str(error.value).endswith("; name another --batch, or fix that line")
 
 
 def test_judgments_of_a_spreadsheet_can_be_added_to(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_judgments_of_a_spreadsheet_can_be_added_to(tmp_path: Path) -> None:
 
 
 def test_no_other_page_shows_this_one_in_a_frame(tmp_path: Path) -> None:
-    nothing: Any = None
-    page = TestClient(create_app(nothing, nothing, Judgments(tmp_path, "dev"), nothing), base_url="http://localhost").get("/")
+    unused: Any = None
+    page = TestClient(create_app(unused, unused, Judgments(tmp_path, "dev"), unused), base_url="http://localhost").get("/")
     assert page.status_code == 200
     assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"].split("; ")
 
@@ -254,7 +254,7 @@ def test_matched_bigrams_stand_in_the_text(tmp_path: Path) -> None:
         scratch = tmp_path / f"{cjk}.postings"
         scratch.mkdir()
         save(tmp_path / cjk, build(documents.values(), terms, params, scratch), [pa.array(list(documents))], params)
-    matched = {
+    matches = {
         cjk: [
             {word for word in lexical.cut(text) if set(lexical.terms(word)) & set(lexical.terms("海淀区 iphone 系统 fish"))}
             for text in documents.values()
@@ -262,5 +262,5 @@ def test_matched_bigrams_stand_in_the_text(tmp_path: Path) -> None:
         for cjk in ("bigrams", "words")
         if (lexical := LexicalSystem(tmp_path / cjk))
     }
-    assert matched["bigrams"] == [{"海淀", "淀区"}, {"ＩＰｈｏｎｅ", "系统", "Fishes"}]
-    assert matched["words"] == [set(), {"Fishes"}]
+    assert matches["bigrams"] == [{"海淀", "淀区"}, {"ＩＰｈｏｎｅ", "系统", "Fishes"}]
+    assert matches["words"] == [set(), {"Fishes"}]

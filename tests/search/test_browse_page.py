@@ -23,22 +23,22 @@ def address(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])
 def tab(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[Any]:
-    """The page, opened; it must have said nothing in the console at the end."""
+    """The page, opened; its console must be empty at the end."""
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    opened = context.new_page()
-    said: list[str] = []
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.goto(address)
-    opened.locator("#queries button").first.wait_for()
-    yield opened
+    page = context.new_page()
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto(address)
+    page.locator("#queries button").first.wait_for()
+    yield page
     context.close()
-    assert said == []
+    assert messages == []
 
 
 def hits(tab: Any, side: int) -> list[str]:
-    return [str(found) for found in tab.locator(f"#hits{side} > li").evaluate_all("all => all.map(one => one.dataset.doc)")]
+    return [str(doc) for doc in tab.locator(f"#hits{side} > li").evaluate_all("all => all.map(one => one.dataset.doc)")]
 
 
 def ran(system: str, query: str) -> list[str]:
@@ -63,8 +63,8 @@ def test_step_through_lost_queries_and_judge(tab: Any) -> None:
     unjudged.locator(".grades button").first.click()
     tab.locator("#message", has_text=f"judged {doc}: relevant").wait_for()
     assert tab.locator(f'#hits0 > li.relevant[data-doc="{doc}"] button[aria-pressed="true"]').inner_text() == "relevant"
-    judged = [line.split("\t") for line in Path("inbox/judged/qrels/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
-    assert judged == [[query, doc, "1"]]
+    lines = [line.split("\t") for line in Path("inbox/judged/qrels/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    assert lines == [[query, doc, "1"]]
 
 
 def test_type_a_query_and_compare_two_other_systems(tab: Any) -> None:
@@ -95,8 +95,8 @@ def test_type_a_query_and_compare_two_other_systems(tab: Any) -> None:
     ],
 )
 def test_matched_words_are_marked(tab: Any, text: str, words: list[str], marked: list[str]) -> None:
-    found = tab.evaluate(
+    text_and_html = tab.evaluate(
         "([text, words]) => { const node = marked(text, words); return [node.textContent, node.innerHTML]; }", [text, words]
     )
-    assert found[0] == text
-    assert re.findall("<mark>(.*?)</mark>", found[1]) == marked
+    assert text_and_html[0] == text
+    assert re.findall("<mark>(.*?)</mark>", text_and_html[1]) == marked

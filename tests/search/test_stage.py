@@ -59,8 +59,8 @@ def project(tiny_corpus: Any, tiny_encoder: Path, tmp_path_factory: pytest.TempP
     return folder
 
 
-def argv(encoder: Path, query: str, *more: str) -> list[str]:
-    return ["--model", "m", str(encoder), "index", "--documents=documents.parquet", "--tokens=tokens", f"--query={query}", *more]
+def argv(encoder: Path, query: str, *options: str) -> list[str]:
+    return ["--model", "m", str(encoder), "index", "--documents=documents.parquet", "--tokens=tokens", f"--query={query}", *options]
 
 
 def run(project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
@@ -83,21 +83,21 @@ def test_prints_the_best_documents_with_their_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(project, monkeypatch, argv(tiny_encoder, text, f"--k={k}"))
-    printed = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     tower, tokenizer = load_towers(tiny_encoder).document, load_tokenizer(tiny_encoder)
     bodies = [body for _, body in tiny_corpus.documents.values()]
     query = encode_texts(tower, tokenizer, ["query: " + text.replace("\udcff", "\ufffd")], 8, CPU)[0]
     scores = encode_texts(tower, tokenizer, bodies, 32, CPU).astype(np.float64) @ query.astype(np.float64)
     ids = list(tiny_corpus.documents)
     best = sorted(range(60), key=lambda n: -scores[n])[:k]
-    heads = [line for line in printed if not line.startswith("     ")]
+    heads = [line for line in lines if not line.startswith("     ")]
     assert [line.split()[::2][:2] for line in heads] == [[str(rank), ids[n]] for rank, n in enumerate(best, 1)]
     assert [float(line.split()[1]) for line in heads] == pytest.approx(scores[best].tolist(), abs=2e-4)
     assert [line.split("  ")[-1] for line in heads] == [tiny_corpus.documents[ids[n]][0] for n in best]
-    below = "\n".join(printed).split("\n" + heads[1])[0] if len(heads) > 1 else "\n".join(printed)
-    shown = " ".join(below.split("\n", 1)[1].split()).removesuffix(" ...")
-    assert len(shown) > 20 and " ".join(bodies[best[0]].split()).startswith(shown)
-    assert max(map(len, printed)) <= 140
+    first_hit = "\n".join(lines).split("\n" + heads[1])[0] if len(heads) > 1 else "\n".join(lines)
+    excerpt = " ".join(first_hit.split("\n", 1)[1].split()).removesuffix(" ...")
+    assert len(excerpt) > 20 and " ".join(bodies[best[0]].split()).startswith(excerpt)
+    assert max(map(len, lines)) <= 140
 
 
 def test_json_has_the_same_documents_as_the_text(
@@ -106,22 +106,22 @@ def test_json_has_the_same_documents_as_the_text(
     run(project, monkeypatch, argv(tiny_encoder, "Chancellor\u2028of Germany", "--k=5"))
     text = printed_scores(capsys.readouterr().out)
     run(project, monkeypatch, argv(tiny_encoder, "Chancellor\u2028of Germany", "--k=5", "--json"))
-    told = json.loads(capsys.readouterr().out)
-    assert (told["query"], told["model"]) == ("Chancellor\u2028of Germany", "m")
-    assert [(hit["rank"], hit["id"], f"{hit['score']:.4f}") for hit in told["hits"]] == [
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["query"], answer["model"]) == ("Chancellor\u2028of Germany", "m")
+    assert [(hit["rank"], hit["id"], f"{hit['score']:.4f}") for hit in answer["hits"]] == [
         (rank, doc, f"{score:.4f}") for rank, (doc, score) in enumerate(text.items(), 1)
     ]
-    assert [(hit["title"], hit["text"]) for hit in told["hits"]] == [tiny_corpus.documents[hit["id"]] for hit in told["hits"]]
+    assert [(hit["title"], hit["text"]) for hit in answer["hits"]] == [tiny_corpus.documents[hit["id"]] for hit in answer["hits"]]
 
 
 @pytest.mark.parametrize(
-    ("query", "more", "words"), [("", (), "the query is empty"), (" \t\n", (), "the query is empty"), ("x", ("--k=0",), "--k 0")]
+    ("query", "options", "words"), [("", (), "the query is empty"), (" \t\n", (), "the query is empty"), ("x", ("--k=0",), "--k 0")]
 )
 def test_invalid_queries_and_counts_are_refused(
-    query: str, more: tuple[str, ...], words: str, project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+    query: str, options: tuple[str, ...], words: str, project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=words):
-        run(project, monkeypatch, argv(tiny_encoder, query, *more))
+        run(project, monkeypatch, argv(tiny_encoder, query, *options))
 
 
 def test_an_index_of_another_corpus_is_refused(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,44 +143,44 @@ def test_an_index_that_finds_too_little_is_told_once(
     Path("few").mkdir()
     faiss.write_index(index, "few/index.faiss")
     flags = []
-    read = faiss.read_index
-    monkeypatch.setattr(faiss, "read_index", lambda path, flag: (flags.append(flag), read(path, flag))[1])
+    read_index = faiss.read_index
+    monkeypatch.setattr(faiss, "read_index", lambda path, flag: (flags.append(flag), read_index(path, flag))[1])
     system = DenseSystem(texts_of_tokens(Path("tokens")), encoder=tiny_encoder, index=Path("few"))
     assert len(system.search(["Chancellor of Germany"], 1)[0].documents) == 1
     assert not capsys.readouterr().err
-    found = [len(system.search(["Chancellor of Germany", "a river"], 1000)[place].documents) for place in (0, 1)]
+    counts = [len(system.search(["Chancellor of Germany", "a river"], 1000)[n].documents) for n in (0, 1)]
     assert capsys.readouterr().err == (
-        f"few: the index found too few results for 2 of 2 queries, {min(found)} of {exact.ntotal} at worst; "
+        f"few: the index found too few results for 2 of 2 queries, {min(counts)} of {exact.ntotal} at worst; "
         "raise nprobe (1 of 8 inverted lists probed)\n"
     )
     assert flags == [faiss.IO_FLAG_MMAP_IFC], "once, and not into memory"
 
 
 def test_one_long_document_does_not_make_every_search_as_deep(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    owners = np.repeat(np.arange(60), [*draw.integers(1, 4, size=59), 300]).astype(np.int32)
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(60), [*rng.integers(1, 4, size=59), 300]).astype(np.int32)
     index = faiss.IndexFlatIP(128)
-    index.add(draw.normal(size=(len(owners), 128)).astype(np.float32))
+    index.add(rng.normal(size=(len(owners), 128)).astype(np.float32))
     faiss.write_index(index, str(tmp_path / "index.faiss"))
-    asked = []
-    monkeypatch.setattr(lists, "search_index", lambda *given: (asked.append(given[2]), search_index(*given))[1])
+    depths = []
+    monkeypatch.setattr(lists, "search_index", lambda *args: (depths.append(args[2]), search_index(*args))[1])
     ids = pa.array([f"d{number:02}" for number in range(60)])
     system = DenseSystem(Texts("", 8, owners, ids), encoder=tiny_encoder, index=tmp_path)
     vector = encode_texts(load_towers(tiny_encoder).query, load_tokenizer(tiny_encoder), ["a river"], 8, CPU)
     scores = index.reconstruct_n().astype(np.float64) @ vector[0].astype(np.float64)
     best = [float(scores[owners == owner].max()) for owner in range(60)]
     for depth in (1, 5, 60, 100):
-        (found,) = system.search(["a river"], depth)
-        assert found.documents == [f"d{owner:02}" for owner in sorted(range(60), key=lambda owner: -best[owner])[:depth]]
-        assert found.scores == pytest.approx(sorted(best, reverse=True)[:depth], abs=1e-4)
-    assert asked[0] == 4, "the first rows for one document; a list of the longest would be 300 times as long"
+        (result,) = system.search(["a river"], depth)
+        assert result.documents == [f"d{owner:02}" for owner in sorted(range(60), key=lambda owner: -best[owner])[:depth]]
+        assert result.scores == pytest.approx(sorted(best, reverse=True)[:depth], abs=1e-4)
+    assert depths[0] == 4, "the first rows for one document; a list of the longest would be 300 times as long"
 
 
 def test_an_empty_query_is_a_one_line_error_with_status_2(project: Path, tiny_encoder: Path) -> None:
     command = [sys.executable, "-m", "tasks.search", *argv(tiny_encoder, "")]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "retemper: the query is empty; enter some words\n"
+    process = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == "retemper: the query is empty; enter some words\n"
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback(project: Path, tiny_encoder: Path) -> None:
@@ -210,9 +210,9 @@ def test_control_characters_in_a_document_are_escaped(
     ]
     write_table(tmp_path / "documents.parquet", DOCUMENTS, hostile)
     run(project, monkeypatch, [*argv(tiny_encoder, "x"), f"--documents={tmp_path / 'documents.parquet'}", "--k=2"])
-    printed = capsys.readouterr().out
-    assert not [character for character in printed if character != "\n" and not character.isprintable()]
-    assert len([line for line in printed.splitlines() if not line.startswith("     ")]) == 2, "a title is one line"
+    output = capsys.readouterr().out
+    assert not [character for character in output if character != "\n" and not character.isprintable()]
+    assert len([line for line in output.splitlines() if not line.startswith("     ")]) == 2, "a title is one line"
     assert headline(1, 0.5, "a\x1bb", "c\n\x1bd") == r"  1  0.5000  a\x1bb  c \x1bd"
 
 
@@ -243,8 +243,8 @@ def test_a_fusion_combines_the_lists_of_its_systems(
     weights = postings.get_scores_from_ids(term_ids(terms(text), postings.vocab_dict)).tolist()
     lexical = {doc: score for doc, score in zip(tiny_corpus.documents, weights, strict=True) if score > 0}
     assert 1 < len(lexical) < len(dense) == 60
-    told = {"first": "bm25", "second": "m", "method": "linear", "weight": 0.35}
-    (tmp_path / "hybrid.json").write_text(json.dumps(told))
+    fusion = {"first": "bm25", "second": "m", "method": "linear", "weight": 0.35}
+    (tmp_path / "hybrid.json").write_text(json.dumps(fusion))
     (tmp_path / "rrf.json").write_text(json.dumps({"first": "hybrid", "second": "m", "method": "rrf", "k": 5}))
     fused = ["--lexical=bm25", "--fusion", "hybrid", str(tmp_path / "hybrid.json")]
 
@@ -252,31 +252,31 @@ def test_a_fusion_combines_the_lists_of_its_systems(
         low, high = min(scores.values()), max(scores.values())
         return (scores.get(doc, low) - low) / (high - low)
 
-    wanted = {doc: 0.35 * normalized(lexical, doc) + 0.65 * normalized(dense, doc) for doc in dense}
+    expected = {doc: 0.35 * normalized(lexical, doc) + 0.65 * normalized(dense, doc) for doc in dense}
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=7", *fused))
-    found = printed_scores(capsys.readouterr().out)
-    assert list(found) == sorted(wanted, key=lambda doc: -wanted[doc])[:7]
-    assert list(found.values()) == pytest.approx([wanted[doc] for doc in found], abs=1e-3)
+    best_scores = printed_scores(capsys.readouterr().out)
+    assert list(best_scores) == sorted(expected, key=lambda doc: -expected[doc])[:7]
+    assert list(best_scores.values()) == pytest.approx([expected[doc] for doc in best_scores], abs=1e-3)
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=3", *fused, "--fusion", "both", str(tmp_path / "rrf.json")))
-    ranks = [sorted(scores, key=lambda doc: -scores[doc]) for scores in (wanted, dense)]
+    ranks = [sorted(scores, key=lambda doc: -scores[doc]) for scores in (expected, dense)]
     reciprocal = {doc: sum(1 / (6 + order.index(doc)) for order in ranks) for doc in dense}
     assert list(printed_scores(capsys.readouterr().out)) == sorted(reciprocal, key=lambda doc: (reciprocal[doc], doc), reverse=True)[:3]
     shallow = ["--depth=5", "--lexical-depth=5", *fused, "--fusion", "both", str(tmp_path / "rrf.json")]
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=60", *shallow))
-    found = printed_scores(capsys.readouterr().out)
+    best_scores = printed_scores(capsys.readouterr().out)
     inner = {*ranks[1][:5], *sorted(lexical, key=lambda doc: -lexical[doc])[:5]}
-    assert set(found) == inner, "a fusion within a fusion is as deep as it says, not as the list of a model"
-    (tmp_path / "hybrid.json").write_text(json.dumps(told | {"depth": 2}))
+    assert set(best_scores) == inner, "a fusion within a fusion is as deep as it says, not as the list of a model"
+    (tmp_path / "hybrid.json").write_text(json.dumps(fusion | {"depth": 2}))
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=60", *fused, "--fusion", "both", str(tmp_path / "rrf.json")))
-    found = printed_scores(capsys.readouterr().out)
-    cut = {doc: 1 / (6 + place) for place, doc in enumerate(ranks[0][:2])}
-    reciprocal = {doc: cut.get(doc, 0) + 1 / (6 + ranks[1].index(doc)) for doc in dense}
-    assert found == pytest.approx(reciprocal, abs=1e-4)
+    best_scores = printed_scores(capsys.readouterr().out)
+    top = {doc: 1 / (6 + rank) for rank, doc in enumerate(ranks[0][:2])}
+    reciprocal = {doc: top.get(doc, 0) + 1 / (6 + ranks[1].index(doc)) for doc in dense}
+    assert best_scores == pytest.approx(reciprocal, abs=1e-4)
     (tmp_path / "rrf.json").write_text(json.dumps({"first": "star", "second": "m", "method": "rrf", "k": 5}))
     with pytest.raises(UserError, match=r"rrf.json: found first star, expected one of m, bm25; run retemper run"):
         run(project, monkeypatch, argv(tiny_encoder, text, "--fusion", "both", str(tmp_path / "rrf.json"), "--lexical=bm25"))
 
 
-def printed_scores(printed: str) -> dict[str, float]:
-    heads = [line.split() for line in printed.splitlines() if not line.startswith("     ")]
+def printed_scores(output: str) -> dict[str, float]:
+    heads = [line.split() for line in output.splitlines() if not line.startswith("     ")]
     return {head[2]: float(head[1]) for head in heads}

@@ -74,19 +74,19 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])
 def opened(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Any]:
-    """The page, wide and light or narrow and dark; it must have said nothing in the console at the end."""
+    """The page, wide and light or narrow and dark; its console must be empty at the end."""
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab = context.new_page()
-    said: list[str] = []
-    tab.on("console", lambda message: said.append(message.text))
-    tab.on("pageerror", lambda error: said.append(str(error)))
-    tab.on("request", lambda sent: None if sent.url.startswith("file:") else said.append(sent.url))
+    messages: list[str] = []
+    tab.on("console", lambda message: messages.append(message.text))
+    tab.on("pageerror", lambda error: messages.append(str(error)))
+    tab.on("request", lambda sent: None if sent.url.startswith("file:") else messages.append(sent.url))
     tab.goto(file.as_uri())
     tab.wait_for_function("document.body.dataset.ready !== undefined")
     yield tab
     context.close()
-    assert said == []
+    assert messages == []
 
 
 def test_every_chart_is_drawn_inside_the_page(opened: Any) -> None:
@@ -95,7 +95,7 @@ def test_every_chart_is_drawn_inside_the_page(opened: Any) -> None:
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
     size = "[plot.clientWidth, plot.querySelector('svg').getBoundingClientRect().width]"
     widths = opened.evaluate(f"[...document.querySelectorAll('.plot')].slice(0, -1).map(plot => {size})")
-    assert all(0.9 * whole <= drawn <= whole + 1 for whole, drawn in widths)
+    assert all(0.9 * full <= drawn <= full + 1 for full, drawn in widths)
 
 
 def test_marks_are_where_their_values_are_and_in_the_pages_colors(opened: Any) -> None:
@@ -112,7 +112,7 @@ def test_marks_are_where_their_values_are_and_in_the_pages_colors(opened: Any) -
 
 
 @pytest.mark.parametrize(
-    ("place", "mark", "told"),
+    ("index", "mark", "expected"),
     [
         (0, ".mark-symbol path >> nth=1", ["star.<b>", "0.7500", "0.7000 to 0.8000", "n.q [x]", "7"]),
         (4, ".mark-rect path >> nth=1", ["encode", "ran"]),
@@ -121,14 +121,14 @@ def test_marks_are_where_their_values_are_and_in_the_pages_colors(opened: Any) -
         (9, ".mark-symbol path >> nth=2", ["stage 2", "2 s"]),
     ],
 )
-def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, place: int, mark: str, told: list[str]) -> None:
-    plot = opened.locator(".plot").nth(place)
+def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, index: int, mark: str, expected: list[str]) -> None:
+    plot = opened.locator(".plot").nth(index)
     plot.scroll_into_view_if_needed()
     plot.locator(mark).hover(force=True)
     tip = opened.locator("#vg-tooltip-element.visible")
     tip.wait_for()
     words = tip.inner_text()
-    assert all(word in words for word in told), words
+    assert all(word in words for word in expected), words
 
 
 def test_labels_stand_below_their_ticks(opened: Any) -> None:
@@ -188,23 +188,23 @@ def test_the_nearest_point_of_a_line_tells_its_figures(opened: Any) -> None:
     assert "round 9" in opened.locator("#vg-tooltip-element").inner_text()
 
 
-def column(tab: Any, place: int) -> list[str]:
-    return [text.strip() for text in tab.locator(f"table.stack tbody tr > :nth-child({place})").all_inner_texts()]
+def column(tab: Any, number: int) -> list[str]:
+    return [text.strip() for text in tab.locator(f"table.stack tbody tr > :nth-child({number})").all_inner_texts()]
 
 
 @pytest.mark.parametrize(
-    ("place", "first", "second"),
+    ("number", "first", "second"),
     [(1, "abcd", "dcba"), (2, "abdc", "dbac"), (3, "dbac", "abdc"), (4, "dabc", "badc")],
     ids=["text", "numbers", "times", "p-values"],
 )
-def test_a_click_sorts_by_a_column_and_another_turns_it(opened: Any, place: int, first: str, second: str) -> None:
+def test_a_click_sorts_by_a_column_and_another_turns_it(opened: Any, number: int, first: str, second: str) -> None:
     """Empty cells stay last. On a phone rows are cards, and heads are for screen readers, so keys press them."""
-    head = opened.locator(f"table.stack thead th:nth-child({place}) button")
-    for wanted, order in ((first, "ascending" if place == 1 else "descending"), (second, "descending" if place == 1 else "ascending")):
+    head = opened.locator(f"table.stack thead th:nth-child({number}) button")
+    for expected, order in ((first, "ascending" if number == 1 else "descending"), (second, "descending" if number == 1 else "ascending")):
         head.focus()
         opened.keyboard.press("Enter")
-        assert "".join(column(opened, 1)) == wanted
-        assert opened.locator(f"table.stack thead th:nth-child({place})").get_attribute("aria-sort") == order
+        assert "".join(column(opened, 1)) == expected
+        assert opened.locator(f"table.stack thead th:nth-child({number})").get_attribute("aria-sort") == order
     assert opened.locator("th[aria-sort]").count() == 1
 
 
@@ -217,9 +217,9 @@ def test_a_fold_opens_for_an_anchor_and_draws_what_is_in_it(opened: Any) -> None
 
 def test_a_page_may_fetch_nothing(browser: Any, file: Path) -> None:
     tab = browser.new_page()
-    said: list[str] = []
-    tab.on("console", lambda message: said.append(message.text))
+    messages: list[str] = []
+    tab.on("console", lambda message: messages.append(message.text))
     tab.goto(file.as_uri())
     tab.evaluate("new Promise(done => { const image = new Image(); image.onerror = done; image.src = 'file:///x.png' })")
     tab.close()
-    assert len(said) == 1 and "Content Security Policy" in said[0]
+    assert len(messages) == 1 and "Content Security Policy" in messages[0]

@@ -1,4 +1,4 @@
-"""Specifications of charts: fields keep their values, whatever is drawn is called."""
+"""Specifications of charts: fields keep their values, whatever names the systems have."""
 
 import pytest
 
@@ -10,10 +10,10 @@ def test_notes_of_systems_that_are_named_like_a_field_are_told_beside_it() -> No
     notes = {name: f"of {name}" for name in names}
     spec = intervals([Interval("one", 0.5, 0.25, 0.75, "best", notes), Interval("two", 0.5, None, None)], "AP")
     first, second = spec["data"]["values"]
-    own = {"name": "one", "value": 0.5, "low": 0.25, "high": 0.75, "kind": "best", "text": "0.5000", "unit": "0.2500 to 0.7500"}
-    assert first.items() >= own.items() and not set(second) - set(own)
-    told = {tip["title"]: first[tip["field"]] for tip in spec["layer"][-1]["encoding"]["tooltip"][3:]}
-    assert told == notes
+    fields = {"name": "one", "value": 0.5, "low": 0.25, "high": 0.75, "kind": "best", "text": "0.5000", "unit": "0.2500 to 0.7500"}
+    assert first.items() >= fields.items() and not set(second) - set(fields)
+    tooltips = {tip["title"]: first[tip["field"]] for tip in spec["layer"][-1]["encoding"]["tooltip"][3:]}
+    assert tooltips == notes
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_rows_without_an_interval_or_a_wait_keep_their_places() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "wanted"),
+    ("values", "expected"),
     [
         ([0.0, 1.0], 4),
         ([0.5, 0.5], 4),
@@ -50,10 +50,10 @@ def test_rows_without_an_interval_or_a_wait_keep_their_places() -> None:
         ([], 4),
     ],
 )
-def test_an_axis_has_the_digits_that_tell_its_ticks_apart(values: list[float], wanted: int) -> None:
-    line = Line("a", [Point(place, value) for place, value in enumerate(values)])
-    up = lines([line], "step", "AP")["layer"][0]["encoding"]["y"]
-    assert up["axis"] == {"format": f".{wanted}~g"}
+def test_an_axis_has_the_digits_that_tell_its_ticks_apart(values: list[float], expected: int) -> None:
+    line = Line("a", [Point(step, value) for step, value in enumerate(values)])
+    y_axis = lines([line], "step", "AP")["layer"][0]["encoding"]["y"]
+    assert y_axis["axis"] == {"format": f".{expected}~g"}
 
 
 @pytest.mark.parametrize(("values", "ticks"), [([0, 2], [0, 1, 2]), ([3, 3.0], [3]), ([0, 6], None), ([0, 0.5, 2], None), ([], [0])])

@@ -33,8 +33,8 @@ def tokens_of(rows: list[list[int]]) -> Tokens:
 
 
 def random_rows(seed: int, count: int) -> list[list[int]]:
-    draw = np.random.default_rng(seed)
-    return [draw.integers(1000, 30000, size=length).tolist() for length in draw.integers(1, 40, size=count)]
+    rng = np.random.default_rng(seed)
+    return [rng.integers(1000, 30000, size=length).tolist() for length in rng.integers(1, 40, size=count)]
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +45,13 @@ def tower(tiny_encoder: Path) -> Encoder:
 @pytest.mark.parametrize("budget", [1, 64, 500, 10**6])
 def test_batches_change_no_vector_and_rows_keep_their_order(budget: int, tower: Encoder) -> None:
     rows = random_rows(0, 40)
-    asked = np.random.default_rng(1).permutation(40)[:30]
-    heard: list[int] = []
-    found = encode(tower, tokens_of(rows), asked, budget, CPU, heard.append)
-    assert found.dtype == np.float32 and found.shape == (30, 128) and sum(heard) == 30
+    order = np.random.default_rng(1).permutation(40)[:30]
+    counts: list[int] = []
+    vectors = encode(tower, tokens_of(rows), order, budget, CPU, counts.append)
+    assert vectors.dtype == np.float32 and vectors.shape == (30, 128) and sum(counts) == 30
     with torch.no_grad():
-        alone = [tower(torch.tensor([rows[n]]), torch.ones(1, len(rows[n]), dtype=torch.int64))[0].numpy() for n in asked]
-    np.testing.assert_allclose(found, alone, atol=1e-5)
+        alone = [tower(torch.tensor([rows[n]]), torch.ones(1, len(rows[n]), dtype=torch.int64))[0].numpy() for n in order]
+    np.testing.assert_allclose(vectors, alone, atol=1e-5)
 
 
 def test_rows_have_the_same_bits_at_any_position(tower: Encoder) -> None:
@@ -113,18 +113,18 @@ def test_the_last_layer_computes_first_tokens_alone(dtype: torch.dtype, tiny_enc
         pytest.skip("this CPU has no bfloat16 for oneDNN")
     if dtype == torch.int8 and not has_int8_layers():
         pytest.skip("this CPU has no VNNI, or torch no oneDNN")
-    heard = list[int]()  # queries of a row
+    lengths = list[int]()  # queries of a row
     attend = torch.nn.functional.scaled_dot_product_attention
-    listening = lambda q, *rest, **more: (heard.append(q.shape[2]), attend(q, *rest, **more))[1]  # noqa: E731
+    listening = lambda q, *args, **kwargs: (lengths.append(q.shape[2]), attend(q, *args, **kwargs))[1]  # noqa: E731
     monkeypatch.setattr(packed.F, "scaled_dot_product_attention", listening)
     for pooling, last in (("cls", 1), ("mean", 30)):
         tower = load_towers(tiny_encoder, Shape(pooling=pooling)).document
         layers = packed.int8_layers(tower.transformer, pooling == "cls") if dtype == torch.int8 else None
         tower = tower if layers else tower.to(dtype)
-        heard.clear()
+        lengths.clear()
         encode(tower, tokens_of([[2] * 30] * 40), np.arange(40), 2000, CPU, layers=layers)
         count = len(tower.transformer.encoder.layer)
-        assert heard == [30] * (count - 1) + [last]
+        assert lengths == [30] * (count - 1) + [last]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -132,30 +132,30 @@ def test_row_has_the_same_bits_in_any_batch(threads: int, other: Encoder) -> Non
     """tasks.encode.reuse rests on it. Lengths from 1 up, alone and among others, short batches and long ones."""
     torch.set_num_threads(threads)
     tokens = tokens_of([[2] * length for length in range(1, 20)] + random_rows(6, 60))
-    whole = encode(other, tokens, np.arange(len(tokens)), 512, CPU)
-    draw = np.random.default_rng(7)
-    for asked in (np.arange(1), np.arange(3, 5), draw.permutation(len(tokens)), *(draw.choice(len(tokens), 20) for _ in range(3))):
+    expected = encode(other, tokens, np.arange(len(tokens)), 512, CPU)
+    rng = np.random.default_rng(7)
+    for order in (np.arange(1), np.arange(3, 5), rng.permutation(len(tokens)), *(rng.choice(len(tokens), 20) for _ in range(3))):
         for budget in (1, 90, 10**5):
-            np.testing.assert_array_equal(encode(other, tokens, asked, budget, CPU), whole[asked])
+            np.testing.assert_array_equal(encode(other, tokens, order, budget, CPU), expected[order])
 
 
 def test_the_number_of_threads_changes_no_bit_and_stays(tower: Encoder) -> None:
     """On a CPU each batch has one thread, and may end before or after those beside it."""
-    tokens, asked = tokens_of(random_rows(8, 300)), np.random.default_rng(9).permutation(300)
-    heard: dict[int, list[int]] = {1: [], 3: []}
-    found = []
-    for threads, rows in heard.items():
+    tokens, order = tokens_of(random_rows(8, 300)), np.random.default_rng(9).permutation(300)
+    counts: dict[int, list[int]] = {1: [], 3: []}
+    vectors = []
+    for threads, rows in counts.items():
         torch.set_num_threads(threads)
-        found.append(encode(tower, tokens, asked, 200, CPU, rows.append))
+        vectors.append(encode(tower, tokens, order, 200, CPU, rows.append))
         assert torch.get_num_threads() == threads
-    np.testing.assert_array_equal(*found)
-    assert heard[1] == heard[3] and sum(heard[1]) == 300, "in the order of the batches"
+    np.testing.assert_array_equal(*vectors)
+    assert counts[1] == counts[3] and sum(counts[1]) == 300, "in the order of the batches"
 
     def stop(_: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode(tower, tokens, asked, 200, CPU, stop)
+        encode(tower, tokens, order, 200, CPU, stop)
     assert torch.get_num_threads() == 3
 
 
@@ -172,10 +172,10 @@ def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(budget: in
     exact = encode(other, tokens_of(rows), np.arange(40), 300, CPU)
     with torch.no_grad():
         padded = np.stack([low(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].float().numpy() for row in rows])
-    found = encode(low, tokens_of(rows), np.arange(40), budget, CPU)
-    error, usual = (np.linalg.norm(vectors - exact, axis=1) / np.linalg.norm(exact, axis=1) for vectors in (found, padded))
-    assert error.mean() < 1.25 * usual.mean() and error.max() < 0.1
-    np.testing.assert_array_equal(encode(low, tokens_of(rows), np.arange(40), budget, CPU), found)
+    packed_vectors = encode(low, tokens_of(rows), np.arange(40), budget, CPU)
+    error, padded_error = (np.linalg.norm(vectors - exact, axis=1) / np.linalg.norm(exact, axis=1) for vectors in (packed_vectors, padded))
+    assert error.mean() < 1.25 * padded_error.mean() and error.max() < 0.1
+    np.testing.assert_array_equal(encode(low, tokens_of(rows), np.arange(40), budget, CPU), packed_vectors)
 
 
 @fused
@@ -189,8 +189,8 @@ def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept() -> None:
     )  # fmt: skip
     relu = Encoder(BertModel(config), Shape(similarity="dot")).eval()
     exact = encode(relu, tokens_of(random_rows(6, 20)), np.arange(20), 300, CPU)
-    found = encode(deepcopy(relu).to(torch.bfloat16), tokens_of(random_rows(6, 20)), np.arange(20), 300, CPU)
-    assert (np.linalg.norm(found - exact, axis=1) < 0.05 * np.linalg.norm(exact, axis=1)).all()
+    vectors = encode(deepcopy(relu).to(torch.bfloat16), tokens_of(random_rows(6, 20)), np.arange(20), 300, CPU)
+    assert (np.linalg.norm(vectors - exact, axis=1) < 0.05 * np.linalg.norm(exact, axis=1)).all()
 
 
 @pytest.mark.parametrize("budget", [1, 300, 10**5])
@@ -199,7 +199,7 @@ def test_on_a_gpu_packed_vectors_are_as_near_to_float32_as_padded_ones(
 ) -> None:
     rows = [[2, *row] for row in random_rows(5, 40)]
     exact = encode(other, tokens_of(rows), np.arange(40), 300, CPU)
-    found = {}
+    vectors = {}
     with fake_gpu() as gpu:
         low = deepcopy(other).to(torch.bfloat16).to(GPU)
         for packs in (True, False):
@@ -207,35 +207,35 @@ def test_on_a_gpu_packed_vectors_are_as_near_to_float32_as_padded_ones(
             assert (Packed.of(low, GPU) is not None) == (packs and other.transformer.config.model_type != "distilbert")
             gpu.waited.clear()
             batches: list[int] = []
-            found[packs] = encode(low, tokens_of(rows), np.arange(40), budget, GPU, batches.append)
+            vectors[packs] = encode(low, tokens_of(rows), np.arange(40), budget, GPU, batches.append)
             if other.transformer.config.model_type != "distilbert":
                 assert len(gpu.waited) == len(batches), gpu.waited
         assert Packed.of(deepcopy(other).to(GPU), GPU) is None, "flash attention has no float32"
-    error, usual = (np.linalg.norm(found[packs] - exact, axis=1) / np.linalg.norm(exact, axis=1) for packs in (True, False))
-    assert error.mean() < 1.25 * usual.mean() and error.max() < 0.1
+    error, padded_error = (np.linalg.norm(vectors[packs] - exact, axis=1) / np.linalg.norm(exact, axis=1) for packs in (True, False))
+    assert error.mean() < 1.25 * padded_error.mean() and error.max() < 0.1
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_on_a_gpu_products_have_few_sizes(pooling: Literal["mean", "cls"], tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of a size costs more than the product, on a GPU. What fills the tokens up changes no vector."""
-    rows, found = random_rows(7, 200), {}
+    """On a GPU, a new size costs more than the product itself. Filler tokens change no vector."""
+    rows, vectors = random_rows(7, 200), {}
     sizes: dict[bool, set[int]] = {True: set(), False: set()}
     with fake_gpu():
         low = load_towers(tiny_encoder, Shape(pooling=pooling, similarity="cosine")).document.to(torch.bfloat16).to(GPU)
         for whole in (True, False):
-            heard = sizes[whole]
+            counts = sizes[whole]
             if not whole:
                 for module in (packed, varlen):
                     monkeypatch.setattr(module, "round_up", lambda count: count)
             hooks = [
-                layer.output.dense.register_forward_pre_hook(lambda _, given, heard=heard: heard.add(len(given[0])))
+                layer.output.dense.register_forward_pre_hook(lambda _, inputs, counts=counts: counts.add(len(inputs[0])))
                 for layer in low.transformer.encoder.layer
             ]
-            found[whole] = encode(low, tokens_of(rows), np.arange(200), 300, GPU)
+            vectors[whole] = encode(low, tokens_of(rows), np.arange(200), 300, GPU)
             for hook in hooks:
                 hook.remove()
     assert len(sizes[True]) < len(sizes[False]) / 3 and all(size % 64 == 0 for size in sizes[True])
-    np.testing.assert_array_equal(found[True], found[False])
+    np.testing.assert_array_equal(vectors[True], vectors[False])
 
 
 def test_encoders_in_training_are_not_packed(tower: Encoder) -> None:
@@ -255,5 +255,5 @@ def test_texts_equal_their_tokens(tower: Encoder, tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     texts = ["one", "two words", "a text that is longer than the twelve tokens which are let through here"]
     rows = [tokenizer(text, truncation=True, max_length=12)["input_ids"] for text in texts]
-    found = encode_texts(tower, tokenizer, texts, 12, CPU)
-    np.testing.assert_allclose(found, encode(tower, tokens_of(rows), np.arange(3), 256, CPU), atol=1e-5)
+    vectors = encode_texts(tower, tokenizer, texts, 12, CPU)
+    np.testing.assert_allclose(vectors, encode(tower, tokens_of(rows), np.arange(3), 256, CPU), atol=1e-5)

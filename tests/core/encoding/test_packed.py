@@ -38,7 +38,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("lengths", [[1], [16], [21, 21, 16, 16, 16, 5, 1, 1], [33, 17, 16, 15, 2]])
 def test_a_row_attends_to_itself_alone(lengths: list[int], alone: bool) -> None:
-    """Windows reach into the next row, and past the last one, where all is large: it must not show."""
+    """Windows reach into the next row, and past the last one, where all values are large: none may leak in."""
     heads, width = 2, 6
     total = sum(lengths)
     rows = max(total + LANES, PAD)
@@ -46,21 +46,21 @@ def test_a_row_attends_to_itself_alone(lengths: list[int], alone: bool) -> None:
     qkv_TK = torch.randn(rows, 3 * width, generator=draw, dtype=torch.float64)
     qkv_TK[total:] = 50
     x_TH, context_TH = torch.randn(rows, width, generator=draw, dtype=torch.float64), torch.zeros(rows, width, dtype=torch.float64)
-    wanted = torch.zeros(total, width, dtype=torch.float64)
+    expected = torch.zeros(total, width, dtype=torch.float64)
     starts = np.cumsum([0, *lengths])
     for start, end in pairwise(starts):
         for head in range(heads):
             part = slice(head * width // heads, (head + 1) * width // heads)
             query, key, value = (qkv_TK[start:end, n * width : (n + 1) * width][:, part] for n in range(3))
-            wanted[start:end, part] = torch.softmax(query @ key.T / math.sqrt(width // heads), 1) @ value
+            expected[start:end, part] = torch.softmax(query @ key.T / math.sqrt(width // heads), 1) @ value
     runs = _runs(np.array(lengths), torch.float64)
-    found_x, found = _attended(qkv_TK, runs, heads, x_TH, context_TH, alone)
+    actual_x, actual = _attended(qkv_TK, runs, heads, x_TH, context_TH, alone)
     if alone:
-        assert len(found) == len(found_x) == PAD, "a row for each text, and spare ones"
-        wanted, x_TH = wanted[starts[:-1]], x_TH[starts[:-1]]
-        found, found_x = found[: len(lengths)], found_x[: len(lengths)]
-    torch.testing.assert_close(found[: len(wanted)], wanted)
-    assert torch.equal(found_x, x_TH)
+        assert len(actual) == len(actual_x) == PAD, "a row for each text, and spare ones"
+        expected, x_TH = expected[starts[:-1]], x_TH[starts[:-1]]
+        actual, actual_x = actual[: len(lengths)], actual_x[: len(lengths)]
+    torch.testing.assert_close(actual[: len(expected)], expected)
+    assert torch.equal(actual_x, x_TH)
 
 
 def test_rows_of_one_length_are_a_run_with_a_mask_to_whole_lanes() -> None:
@@ -149,7 +149,7 @@ def test_layers_are_those_of_transformers(kind: str, act: str, first_only: bool)
     x_TH = torch.randn(size, 32, dtype=torch.float64)
     with torch.no_grad():
         alone = [model.encoder(x_TH[None, start:end]).last_hidden_state[0] for start, end in pairwise(np.cumsum([0, *lengths]))]
-        wanted = torch.stack([row[0] for row in alone]) if first_only else torch.cat(alone)
+        expected = torch.stack([row[0] for row in alone]) if first_only else torch.cat(alone)
         make, dtype, most = {
             "float64": (plain_layers, torch.float64, 1e-12),
             "bf16": (fused_layers, torch.bfloat16, 0.02),
@@ -158,6 +158,6 @@ def test_layers_are_those_of_transformers(kind: str, act: str, first_only: bool)
         layers = make(model.to(dtype), first_only)
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns of an output of another size than its buffer's
-            found = layers(x_TH.to(dtype), np.array(lengths))[: len(wanted)].double()
-    error = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
-    assert found.shape == wanted.shape and float(error.mean()) < most and float(error.max()) < 10 * most
+            outputs = layers(x_TH.to(dtype), np.array(lengths))[: len(expected)].double()
+    error = (outputs - expected).norm(dim=1) / expected.norm(dim=1)
+    assert outputs.shape == expected.shape and float(error.mean()) < most and float(error.max()) < 10 * most

@@ -25,10 +25,10 @@ def by_bm25s(texts: list[str], params: BM25, folder: Path) -> None:
 @pytest.mark.parametrize("block", [1, 7, 100, postings.BLOCK])
 @pytest.mark.parametrize("seed", range(3))
 def test_index_files_equal_those_of_bm25s(seed: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = random.Random(seed)
-    words = [f"w{int(draw.paretovariate(0.4))}" for _ in range(3000)]  # few often, many once, as in a language
-    texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30, 200]))) for _ in range(150)]
-    params = BM25(k1=draw.uniform(0, 2), b=draw.random())
+    rng = random.Random(seed)
+    words = [f"w{int(rng.paretovariate(0.4))}" for _ in range(3000)]  # few often, many once, as in a language
+    texts = [" ".join(rng.choices(words, k=rng.choice([0, 1, 5, 30, 200]))) for _ in range(150)]
+    params = BM25(k1=rng.uniform(0, 2), b=rng.random())
     by_bm25s(texts, params, tmp_path / "bm25s")
     monkeypatch.setattr(postings, "BLOCK", block)
     with TemporaryDirectory(dir=tmp_path) as scratch:
@@ -42,8 +42,8 @@ def test_index_files_equal_those_of_bm25s(seed: int, block: int, tmp_path: Path,
 @pytest.mark.parametrize("block", [1, 2, 3, 6, 40])
 def test_a_block_ends_with_the_document_that_fills_it(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `block` pairs, or as many documents, so that texts without terms do not add up in memory."""
-    draw = random.Random(block)
-    texts = [" ".join(draw.choices("abcd", k=draw.choice([0, 0, 0, 1, 2, 9]))) for _ in range(200)]
+    rng = random.Random(block)
+    texts = [" ".join(rng.choices("abcd", k=rng.choice([0, 0, 0, 1, 2, 9]))) for _ in range(200)]
     monkeypatch.setattr(postings, "BLOCK", block)
     expected, documents, pairs = list[tuple[int, int]](), 0, 0
     for text in texts:

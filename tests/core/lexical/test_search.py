@@ -41,31 +41,31 @@ def search(documents: dict[str, str], queries: list[tuple[str, str]], params: BM
     terms = analyzer(params.stemmer, params.stopwords, params.cjk)
     with TemporaryDirectory() as scratch:
         index = build(documents.values(), terms, params, Path(scratch))
-        asked = [(name, term_ids(terms(text), index.vocab_dict)) for name, text in queries]
-        tables = ranked(asked, index, pa.array(documents), depth)
+        query_terms = [(name, term_ids(terms(text), index.vocab_dict)) for name, text in queries]
+        tables = ranked(query_terms, index, pa.array(documents), depth)
         return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_equals_a_plain_loop(seed: int) -> None:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     words = [a + b for a in string.ascii_lowercase[:6] for b in "xy"]
-    documents = {f"d{i}": " ".join(draw.choices(words, k=draw.randint(0, 12))) for i in range(40)}
-    queries = [(f"q{i}", " ".join(draw.choices([*words, "unknown"], k=draw.randint(1, 5)))) for i in range(60)]
-    params = BM25(k1=draw.uniform(0, 2), b=draw.random(), stemmer="none", stopwords="none")
-    depth = draw.choice([1, 5, 40])
+    documents = {f"d{i}": " ".join(rng.choices(words, k=rng.randint(0, 12))) for i in range(40)}
+    queries = [(f"q{i}", " ".join(rng.choices([*words, "unknown"], k=rng.randint(1, 5)))) for i in range(60)]
+    params = BM25(k1=rng.uniform(0, 2), b=rng.random(), stemmer="none", stopwords="none")
+    depth = rng.choice([1, 5, 40])
     rows = search(documents, queries, params, depth)
     for query, text in queries:
         scores = lucene_bm25([d.split() for d in documents.values()], text.split(), params.k1, params.b)
         matching = {doc: score for doc, score in zip(documents, scores, strict=True) if score > 0}
-        found = [(doc, rank, score) for q, doc, rank, score in rows if q == query]
-        assert len(found) == min(depth, len(matching))
-        assert [rank for _, rank, _ in found] == list(range(1, len(found) + 1))
+        results = [(doc, rank, score) for q, doc, rank, score in rows if q == query]
+        assert len(results) == min(depth, len(matching))
+        assert [rank for _, rank, _ in results] == list(range(1, len(results) + 1))
         best = sorted(matching.values(), reverse=True)
-        for doc, rank, score in found:
+        for doc, rank, score in results:
             assert score == pytest.approx(matching[doc], rel=1e-5)
             assert score == pytest.approx(best[rank - 1], rel=1e-5)
-        assert found == sorted(sorted(found, reverse=True), key=lambda row: -row[2])  # ties: falling document id
+        assert results == sorted(sorted(results, reverse=True), key=lambda row: -row[2])  # ties: falling document id
 
 
 @pytest.mark.parametrize("sparse", [0, SPARSE, 10**9], ids=["postings", "as it is", "documents"])
@@ -75,19 +75,19 @@ def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(
 ) -> None:
     """Against the library's scores of all documents, fully sorted; repeated terms, ties at the last rank, queries in a row."""
     monkeypatch.setattr("tasks.core.lexical.search.SPARSE", sparse)
-    draw = random.Random(seed)
-    words = [f"w{int(draw.paretovariate(0.5))}" for _ in range(2000)]
-    texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30]))) for _ in range(400)]
+    rng = random.Random(seed)
+    words = [f"w{int(rng.paretovariate(0.5))}" for _ in range(2000)]
+    texts = [" ".join(rng.choices(words, k=rng.choice([0, 1, 5, 30]))) for _ in range(400)]
     index = build(texts, str.split, PLAIN, tmp_path)
     searcher, depths = Searcher(index), [1, 2, 10, 100, 1000]
     for _ in range(60):
-        terms, depth = term_ids(draw.choices([*words, "unknown"], k=draw.randint(0, 6)), index.vocab_dict), draw.choice(depths)
+        terms, depth = term_ids(rng.choices([*words, "unknown"], k=rng.randint(0, 6)), index.vocab_dict), rng.choice(depths)
         rows, scores = searcher.best(terms, depth)
-        whole = index.get_scores_from_ids(terms)
-        last = sorted(whole.tolist(), reverse=True)[:depth][-1]
-        expected = np.flatnonzero((whole > 0) & (whole >= last))
+        all_scores = index.get_scores_from_ids(terms)
+        last = sorted(all_scores.tolist(), reverse=True)[:depth][-1]
+        expected = np.flatnonzero((all_scores > 0) & (all_scores >= last))
         assert rows.tolist() == expected.tolist()
-        assert scores.tobytes() == whole[expected].tobytes()
+        assert scores.tobytes() == all_scores[expected].tobytes()
         assert not searcher.scores.any()
 
 
@@ -95,34 +95,34 @@ def test_tables_are_cut_where_results_are_many(tmp_path: Path, monkeypatch: pyte
     """Once they hold HELD results or more, counted from the table before; queries without any count for nothing."""
     index = build(["cat", "cat dog", "dog", "cat"], str.split, PLAIN, tmp_path)
     words = ["cat", "dog", "bird", "cat", "dog", "dog", "cat", "bird"]
-    asked = [(f"q{n}", term_ids([word], index.vocab_dict)) for n, word in enumerate(words)]
+    queries = [(f"q{n}", term_ids([word], index.vocab_dict)) for n, word in enumerate(words)]
     assert HELD > 99
-    (whole,) = ranked(asked, index, pa.array(["a", "b", "c", "d"]), 3)
+    (table,) = ranked(queries, index, pa.array(["a", "b", "c", "d"]), 3)
     for most in range(1, 17):
         monkeypatch.setattr("tasks.core.lexical.search.HELD", most)
-        parts = list(ranked(asked, index, pa.array(["a", "b", "c", "d"]), 3))
-        expected, own = list[int](), 0
+        parts = list(ranked(queries, index, pa.array(["a", "b", "c", "d"]), 3))
+        expected, rows = list[int](), 0
         for word in words:
-            own += {"cat": 3, "dog": 2, "bird": 0}[word]
-            if own >= most:
-                expected, own = [*expected, own], 0
-        assert [len(part) for part in parts if len(part)] == [*expected, own][: len(expected) + bool(own)]
-        assert pa.concat_tables(parts).equals(whole)
+            rows += {"cat": 3, "dog": 2, "bird": 0}[word]
+            if rows >= most:
+                expected, rows = [*expected, rows], 0
+        assert [len(part) for part in parts if len(part)] == [*expected, rows][: len(expected) + bool(rows)]
+        assert pa.concat_tables(parts).equals(table)
 
 
 def test_a_query_of_rare_terms_touches_only_their_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = random.Random(1)
-    texts = [{f"w{int(draw.paretovariate(0.5))}" for _ in range(20)} for _ in range(300)]
+    rng = random.Random(1)
+    texts = [{f"w{int(rng.paretovariate(0.5))}" for _ in range(20)} for _ in range(300)]
     index = build([" ".join(sorted(words)) for words in texts], str.split, PLAIN, tmp_path)
-    few, genuine = list[int](), Searcher._best_of_few
-    monkeypatch.setattr(Searcher, "_best_of_few", lambda *given: few.append(given[2]) or genuine(*given))
+    sizes, genuine = list[int](), Searcher._best_of_few
+    monkeypatch.setattr(Searcher, "_best_of_few", lambda *args: sizes.append(args[2]) or genuine(*args))
     searcher, expected = Searcher(index), list[int]()
     for _ in range(200):
-        words = draw.choices([*index.vocab_dict], k=draw.randint(0, 4))
+        words = rng.choices([*index.vocab_dict], k=rng.randint(0, 4))
         searcher.best(term_ids(words, index.vocab_dict), 10)
         postings = sum(word in text for word in words for text in texts)
         expected += [postings] if postings * SPARSE < len(texts) else []
-    assert few == expected and 20 < len(few) < 180
+    assert sizes == expected and 20 < len(sizes) < 180
 
 
 def test_worked_by_hand() -> None:
@@ -174,13 +174,13 @@ def test_stopwords_must_match_the_stemmers_language() -> None:
         assert (len(words) > 30 or name == "none") and analyzer(stemmer, name)(" ".join(words)) == []
     for stemmer, stopwords in [("porter", "english_plus"), ("dutch_porter", "dutch"), ("none", "french"), ("arabic", "none")]:
         BM25(stemmer=stemmer, stopwords=stopwords)
-    wrong = {
+    mismatches = {
         ("german", "english"): "german or none",
         ("arabic", "english"): "none",
         ("porter", "french"): "english or english_plus or none",
     }
-    for (stemmer, stopwords), wanted in wrong.items():
-        with pytest.raises(ValueError, match=f"stopwords are {stopwords}, the stemmer is {stemmer}; expected stopwords: {wanted} "):
+    for (stemmer, stopwords), expected in mismatches.items():
+        with pytest.raises(ValueError, match=f"stopwords are {stopwords}, the stemmer is {stemmer}; expected stopwords: {expected} "):
             BM25.model_validate({"stemmer": stemmer, "stopwords": stopwords})
 
 
@@ -225,9 +225,9 @@ CHINESE = {"a": "北京大学位于海淀区", "b": "我在Windows 10系统上�
     ],
 )
 def test_text_without_blanks_is_found(query: str, bigrams: str, words: str) -> None:
-    for cjk, wanted in {"bigrams": bigrams, "words": words}.items():
-        found = search(CHINESE, [("q", query)], BM25.model_validate({"cjk": cjk}), 10)
-        assert "".join(row[1] for row in found) == wanted
+    for cjk, expected in {"bigrams": bigrams, "words": words}.items():
+        rows = search(CHINESE, [("q", query)], BM25.model_validate({"cjk": cjk}), 10)
+        assert "".join(row[1] for row in rows) == expected
 
 
 def test_an_index_is_searched_as_it_was_built(tmp_path: Path) -> None:
@@ -240,9 +240,9 @@ def test_an_index_is_searched_as_it_was_built(tmp_path: Path) -> None:
         index, _, analysis = load(tmp_path / cjk)
         assert analysis == {"stemmer": "english", "stopwords": "english", "cjk": cjk}
         assert term_ids(analyzer(**analysis)("海淀区"), index.vocab_dict) == term_ids(terms("海淀区"), index.vocab_dict)
-    said = tmp_path / "words" / "analysis.json"
-    said.write_text(json.dumps({"stemmer": "english", "stopwords": "english"}))
+    analysis_file = tmp_path / "words" / "analysis.json"
+    analysis_file.write_text(json.dumps({"stemmer": "english", "stopwords": "english"}))
     assert load(tmp_path / "words")[2] == analysis
-    said.write_text(json.dumps({"stemmer": "english", "stopwords": "english", "cjk": "trigrams"}))
+    analysis_file.write_text(json.dumps({"stemmer": "english", "stopwords": "english", "cjk": "trigrams"}))
     with pytest.raises(UserError, match=r"analysis\.json: cjk: found 'trigrams', expected bigrams or words; run bm25 again"):
         load(tmp_path / "words")

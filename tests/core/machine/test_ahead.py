@@ -16,9 +16,9 @@ def test_each_is_started_before_the_one_before_it_is_waited_for(count: int) -> N
         events.append(f"start {number}")
         return Coming(torch.full((2,), number))
 
-    for number, coming in enumerate(map_ahead(start, iter(range(count)))):
+    for number, pending in enumerate(map_ahead(start, iter(range(count)))):
         events.append(f"wait {number}")
-        assert np.array_equal(coming.arrays()[0], [number, number])
+        assert np.array_equal(pending.arrays()[0], [number, number])
     assert events == {
         0: [],
         1: ["start 0", "wait 0"],

@@ -88,11 +88,11 @@ def test_a_training_has_smaller_batches_where_products_take_most_of_its_time(
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus", "expected"), [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda:1", 2, "cuda:1")]
+    ("device", "gpus", "expected"), [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda:1", 2, "cuda:1")]
 )
-def test_the_requested_device_is_chosen(asked: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_requested_device_is_chosen(device: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware(monkeypatch, gpus=gpus)
-    assert choose_device(Runtime(device=asked)) == torch.device(expected)
+    assert choose_device(Runtime(device=device)) == torch.device(expected)
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled() == (expected == "cpu")
     torch.use_deterministic_algorithms(True, warn_only=True)  # for the tests after this one
@@ -100,28 +100,28 @@ def test_the_requested_device_is_chosen(asked: str, gpus: int, expected: str, mo
 
 def test_a_process_that_others_compute_for_makes_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
     hardware(monkeypatch, gpus=2)
-    begun: list[int] = []
-    monkeypatch.setattr(torch.cuda, "set_device", begun.append)
+    calls: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
     assert choose_device(Runtime(device="cuda"), begin=False) == torch.device("cuda")
-    assert begun == []
+    assert calls == []
     choose_device(Runtime(device="cuda"))
-    assert begun == [0]
+    assert calls == [0]
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-@pytest.mark.parametrize(("asked", "gpus"), [("cuda", 0), ("cuda:2", 2)])
-def test_a_missing_device_is_refused(asked: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", 0), ("cuda:2", 2)])
+def test_a_missing_device_is_refused(device: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware(monkeypatch, gpus=gpus)
-    with pytest.raises(UserError, match=f"device {asked}: found {gpus} GPUs"):
-        choose_device(Runtime(device=asked))
+    with pytest.raises(UserError, match=f"device {device}: found {gpus} GPUs"):
+        choose_device(Runtime(device=device))
 
 
 def test_threads_are_set_only_if_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_to: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    counts: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
     choose_device(Runtime(device="cpu"))
     choose_device(Runtime(device="cpu", threads=3))
-    assert set_to == [3]
+    assert counts == [3]
 
 
 MAPPED = """
@@ -146,8 +146,8 @@ print(return_memory(), mapped(2), mapped(2), keep_memory(), mapped(30))
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc's malloc")
 def test_memory_is_returned_by_what_passes_on_texts_and_kept_by_what_computes() -> None:
     root = Path(__file__).resolve().parents[3]
-    done = subprocess.run([sys.executable, "-c", MAPPED], cwd=root, capture_output=True, text=True, check=False)
-    assert done.stdout == "None 1 1 True 0\n", done
+    process = subprocess.run([sys.executable, "-c", MAPPED], cwd=root, capture_output=True, text=True, check=False)
+    assert process.stdout == "None 1 1 True 0\n", process
 
 
 def test_a_gpu_keeps_as_many_graphs_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,9 +182,9 @@ def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     words = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB of which 1 MiB is free."
     with pytest.raises(SystemExit, match="2"), one_line_errors():
         raise torch.OutOfMemoryError(words)
-    said = capsys.readouterr().err
-    assert said.startswith("retemper: CUDA out of memory. Tried to allocate 2.50 GiB: lower batch_tokens")
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("retemper: CUDA out of memory. Tried to allocate 2.50 GiB: lower batch_tokens")
+    assert stderr.count("\n") == 1
     with pytest.raises(SystemExit, match="2"), one_line_errors():
         raise RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in NVIDIA's pages")  # torch.cuda.set_device
     assert capsys.readouterr().err.startswith("retemper: CUDA error: out of memory: lower batch_tokens")
@@ -199,7 +199,7 @@ def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     "name", ["ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR"]
 )
 def test_a_limit_in_the_environment_is_other_hardware(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products have other bits under it, so nothing may go on with a checkpoint, or take a shard, from without it."""
+    """Products have other bits under the limit, so no checkpoint or shard made without it may be reused."""
     monkeypatch.delenv(name, raising=False)
     before = devices.hardware(CPU)
     monkeypatch.setenv(name, "")

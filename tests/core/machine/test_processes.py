@@ -15,10 +15,10 @@ FILES = list(map(Path, ["/", "/usr", "/usr/lib", "/no/such/file", "/usr/bin", "/
 @pytest.mark.parametrize("processes", [1, 2])
 def test_results_come_in_the_order_of_the_work(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that others compute for returns memory; one that computes keeps it."""
-    returned: list[bool] = []
-    monkeypatch.setattr("tasks.core.machine.processes.return_memory", lambda: returned.append(True))
+    calls: list[bool] = []
+    monkeypatch.setattr("tasks.core.machine.processes.return_memory", lambda: calls.append(True))
     assert list(map_in_order(os.path.exists, iter(FILES), processes)) == [path.exists() for path in FILES]
-    assert len(returned) == processes - 1
+    assert len(calls) == processes - 1
 
 
 def test_one_piece_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,18 +33,18 @@ def test_a_workers_error_is_raised_in_the_caller() -> None:
 
 
 def test_a_killed_worker_is_a_one_line_error() -> None:
-    with pytest.raises(WorkersLost, match=r"a worker was killed by the system, most likely for lack of memory; .* run again") as refusal:
+    with pytest.raises(WorkersLost, match=r"a worker was killed by the system, most likely for lack of memory; .* run again") as error:
         list(map_in_order(signal.raise_signal, [signal.SIGKILL] * 9, 2))
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(error.value)
 
 
 def test_threads_of_the_runtime_bound_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert cores() == 8
-    for text, wanted in (("threads: 3\n", 3), ("threads: 99\n", 8), ("slots: 2\n", 8)):
+    for text, expected in (("threads: 3\n", 3), ("threads: 99\n", 8), ("slots: 2\n", 8)):
         (tmp_path / "runtime.yaml").write_text(text)
-        assert cores() == wanted
+        assert cores() == expected
 
 
 def test_few_pieces_stay_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,10 +53,10 @@ def test_few_pieces_stay_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_pieces_are_made_once_and_damaged_ones_again(tmp_path: Path) -> None:
-    made = list[int]()
+    writes = list[int]()
 
     def write(piece: int, path: Path) -> None:
-        made.append(piece)
+        writes.append(piece)
         path.write_text(f"piece {piece}")
 
     paths = list(resumable(write, range(5), tmp_path, 1))
@@ -64,4 +64,4 @@ def test_pieces_are_made_once_and_damaged_ones_again(tmp_path: Path) -> None:
     paths[1].write_text("piece X")
     paths[3].unlink()
     assert list(resumable(write, range(6), tmp_path, 1))[:5] == paths
-    assert made == [0, 1, 2, 3, 4, 1, 3, 5]
+    assert writes == [0, 1, 2, 3, 4, 1, 3, 5]

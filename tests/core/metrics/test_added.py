@@ -12,11 +12,11 @@ from tasks.core.metrics.measures import Qrels, cutoff, needs_texts, parse, per_q
 
 
 def drawn(seed: int, queries: int = 30) -> tuple[Qrels, dict[str, list[str]]]:
-    """Graded judgments and lists of many lengths, the ids of queries numbers (gdeval.pl reads no others)."""
-    draw = random.Random(seed)
+    """Graded judgments and lists of many lengths; query ids are numbers, since gdeval.pl reads no others."""
+    rng = random.Random(seed)
     documents = [f"d{n}" for n in range(40)]
-    qrels = {str(q): {doc: draw.choice([0, 0, 1, 2, 3, 4]) for doc in draw.sample(documents, draw.randint(1, 12))} for q in range(queries)}
-    return qrels, {str(q): draw.sample(documents, draw.randint(1, 40)) for q in range(queries)}
+    qrels = {str(q): {doc: rng.choice([0, 0, 1, 2, 3, 4]) for doc in rng.sample(documents, rng.randint(1, 12))} for q in range(queries)}
+    return qrels, {str(q): rng.sample(documents, rng.randint(1, 40)) for q in range(queries)}
 
 
 def test_added_measures_worked_by_hand() -> None:
@@ -48,20 +48,22 @@ def test_added_measures_of_an_empty_list() -> None:
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_pairwise_errors_are_pairs_in_the_wrong_order(seed: int, least: int) -> None:
-    """A plain loop over all (relevant, other) pairs of the whole corpus, of which the run may end early; ADORE, Eq. 5 and 6."""
+    """A plain loop over all (relevant, other) pairs of the whole corpus, even where the run ends early; ADORE, Eq. 5 and 6."""
     qrels, _ = drawn(seed)
-    draw, corpus = random.Random(seed), [f"d{n}" for n in range(40)]
-    whole = {query: draw.sample(corpus, len(corpus)) for query in qrels}
-    values = per_query(parse(["PairwiseErrors@5", "PairwiseErrors@40"], least), qrels, whole)
-    short = per_query(parse(["PairwiseErrors@5"], least), qrels, {query: docs[: 5 + len(qrels[query])] for query, docs in whole.items()})
-    for query, docs in whole.items():
-        place = {doc: rank for rank, doc in enumerate(docs)}
-        right = [doc for doc, grade in qrels[query].items() if grade >= least]
-        wrong = sorted((doc for doc in docs if doc not in right), key=place.__getitem__)
-        total = sum(place[other] < place[doc] for doc in right for other in wrong)
-        top = sum(place[other] < place[doc] for doc in right for other in wrong[:5])
+    rng, corpus = random.Random(seed), [f"d{n}" for n in range(40)]
+    rankings = {query: rng.sample(corpus, len(corpus)) for query in qrels}
+    values = per_query(parse(["PairwiseErrors@5", "PairwiseErrors@40"], least), qrels, rankings)
+    short_values = per_query(
+        parse(["PairwiseErrors@5"], least), qrels, {query: docs[: 5 + len(qrels[query])] for query, docs in rankings.items()}
+    )
+    for query, docs in rankings.items():
+        ranks = {doc: rank for rank, doc in enumerate(docs)}
+        relevant = [doc for doc, grade in qrels[query].items() if grade >= least]
+        others = sorted((doc for doc in docs if doc not in relevant), key=ranks.__getitem__)
+        total = sum(ranks[other] < ranks[doc] for doc in relevant for other in others)
+        top = sum(ranks[other] < ranks[doc] for doc in relevant for other in others[:5])
         assert values[query] == {"PairwiseErrors@5": top, "PairwiseErrors@40": total}
-        assert short[query]["PairwiseErrors@5"] == top, "exact where the run ranks K others"
+        assert short_values[query]["PairwiseErrors@5"] == top, "exact where the run ranks K others"
 
 
 def test_hole_rate_is_what_judged_leaves() -> None:

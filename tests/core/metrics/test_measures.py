@@ -23,14 +23,14 @@ def plain(ranking: list[str], grades: dict[str, int], level: int) -> dict[str, f
     """Every measure of NAMES by its definition."""
 
     def dcg(gains: list[int]) -> float:
-        return sum(gain / math.log2(place + 1) for place, gain in enumerate(gains, 1))
+        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))
 
     gains = [max(grades.get(doc, 0), 0) for doc in ranking]
     ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
     hits = [grades.get(doc, 0) >= level for doc in ranking]
     relevant = sum(grade >= level for grade in grades.values())
-    first = next((place for place, hit in enumerate(hits, 1) if hit), math.inf)
-    precisions = [sum(hits[:place]) / place for place, hit in enumerate(hits, 1) if hit]
+    first = next((rank for rank, hit in enumerate(hits, 1) if hit), math.inf)
+    precisions = [sum(hits[:rank]) / rank for rank, hit in enumerate(hits, 1) if hit]
     return {
         "nDCG@10": dcg(gains[:10]) / dcg(ideal[:10]) if ideal else 0.0,
         "nDCG": dcg(gains) / dcg(ideal) if ideal else 0.0,
@@ -45,16 +45,18 @@ def plain(ranking: list[str], grades: dict[str, int], level: int) -> dict[str, f
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
 def test_measures_equal_plain_python(seed: int, level: int) -> None:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     documents = [f"d{i}" for i in range(30)]
-    judged = [(f"q{q}", doc, draw.choice([0, 0, 1, 2, 3])) for q in range(40) for doc in draw.sample(documents, draw.randint(1, 8))]
-    rankings = {f"q{q}": draw.sample(documents, draw.randint(1, 25)) for q in range(35)} | {"stranger": ["d1"]}
-    qrels = read_qrels(pa.table([list(column) for column in zip(*judged, strict=True)], schema=QRELS))
+    judgments = [(f"q{q}", doc, rng.choice([0, 0, 1, 2, 3])) for q in range(40) for doc in rng.sample(documents, rng.randint(1, 8))]
+    rankings = {f"q{q}": rng.sample(documents, rng.randint(1, 25)) for q in range(35)} | {"stranger": ["d1"]}
+    qrels = read_qrels(pa.table([list(column) for column in zip(*judgments, strict=True)], schema=QRELS))
     values = per_query(parse(NAMES, level), qrels, rankings)
-    grades = {q: {doc: grade for query, doc, grade in judged if query == q} for q in {row[0] for row in judged}}
-    expected = {q: plain(rankings.get(q, []), given, level) for q, given in grades.items()}
+    grades = {q: {doc: grade for query, doc, grade in judgments if query == q} for q in {row[0] for row in judgments}}
+    expected = {q: plain(rankings.get(q, []), query_grades, level) for q, query_grades in grades.items()}
     assert values.keys() == expected.keys()
-    assert any(max(given.values()) < level for given in grades.values()), "queries without a relevant document count 0, as in trec_eval"
+    assert any(max(query_grades.values()) < level for query_grades in grades.values()), (
+        "queries without a relevant document count 0, as in trec_eval"
+    )
     for query, row in values.items():
         assert row == pytest.approx(expected[query], abs=1e-9)
     for name, mean in means(NAMES, values).items():
@@ -81,8 +83,8 @@ def test_a_query_of_negative_grades_counts_zero(grades: dict[str, int]) -> None:
 def test_a_negative_grade_beside_others_is_a_document_that_nobody_judged() -> None:
     """infAP (Yilmaz and Aslam 2006) counts one of the pool, not one outside; Bpref skips both."""
     values = {
-        above: per_query(parse(["infAP", "Bpref", "nDCG@10"], 1), {"q": {"a": 1, "n": 0} | {above: grade}}, {"q": [above, "a", "n"]})["q"]
-        for above, grade in (("pooled", -1), ("judged", 0))
+        doc: per_query(parse(["infAP", "Bpref", "nDCG@10"], 1), {"q": {"a": 1, "n": 0} | {doc: grade}}, {"q": [doc, "a", "n"]})["q"]
+        for doc, grade in (("pooled", -1), ("judged", 0))
     }
     assert values["pooled"] == pytest.approx({"infAP": 1 / 2 + 1 / 2 * 1 / 2, "Bpref": 1.0, "nDCG@10": 1 / math.log2(3)}, abs=1e-4)
     assert values["judged"] == pytest.approx({"infAP": 1 / 2, "Bpref": 0.0, "nDCG@10": 1 / math.log2(3)}, abs=1e-4)
@@ -161,5 +163,5 @@ def test_a_measure_named_twice_is_refused() -> None:
 @pytest.mark.parametrize(("system", "figures"), [("BM25", (0.4936, 0.2930, 0.8103, 0.6187)), ("ANCE", (0.6447, 0.4070, 0.7737, 0.7898))])
 def test_measures_equal_the_published_trec_dl_2020(system: str, figures: tuple[float, ...]) -> None:
     measures = ["nDCG@10", "AP", "R@1000", "RR"]
-    found = evaluate_files(TREC / f"{system}.2020.res.gz", TREC / "qrels.dl20-passage.txt", measures, 2)
-    assert {name: round(value, 4) for name, value in found.items()} == dict(zip(measures, figures, strict=True))
+    values = evaluate_files(TREC / f"{system}.2020.res.gz", TREC / "qrels.dl20-passage.txt", measures, 2)
+    assert {name: round(value, 4) for name, value in values.items()} == dict(zip(measures, figures, strict=True))

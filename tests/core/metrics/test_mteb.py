@@ -54,6 +54,6 @@ def test_names_of_tasks(dataset: str, name: str) -> None:
 
 def test_mteb_itself_reads_it_where_it_is_installed() -> None:
     results = pytest.importorskip("mteb.results.task_result")
-    told = task_result("demo", "abc", {"test": MEANS}, {"test": 1})
-    read = results.TaskResult.from_dict(json.loads(json.dumps(told)))
-    assert read.get_score() == 0.5
+    record = task_result("demo", "abc", {"test": MEANS}, {"test": 1})
+    result = results.TaskResult.from_dict(json.loads(json.dumps(record)))
+    assert result.get_score() == 0.5

@@ -48,7 +48,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 
 
 def saved(source: Path, folder: Path, shape: Shape) -> Path:
-    """`source` with `shape` on top as a model folder; a head gets weights that are not those of its making."""
+    """`source` with `shape` on top as a model folder; a head gets weights other than its initial ones."""
     towers = load_towers(source, shape)
     if towers.document.head is not None:
         for parameter in towers.document.head.parameters():
@@ -94,19 +94,19 @@ PROMPTS = {"query": "query: ", "document": "passage: "}
 
 @pytest.fixture(scope="module")
 def two_towers(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders of models whose query tower is another than the document tower."""
-    made = {}
+    """Folders of models whose query tower differs from the document tower."""
+    folders = {}
     for name in ("mean_cosine", "cls_dot_head"):
         query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))
         torch.manual_seed(3)
         with torch.no_grad():
             for parameter in query.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.02)
-        made[name] = tmp_path_factory.mktemp("two") / name
-        made[name].mkdir()
+        folders[name] = tmp_path_factory.mktemp("two") / name
+        folders[name].mkdir()
         texts = {"max_length": MAX_LENGTH, "query_prefix": PROMPTS["query"], "document_prefix": PROMPTS["document"]}
-        save_towers(Towers(query, document), load_tokenizer(tiny_encoder), made[name], **texts)
-    return made
+        save_towers(Towers(query, document), load_tokenizer(tiny_encoder), folders[name], **texts)
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +114,11 @@ def theirs(models: dict[str, Path], two_towers: dict[str, Path], minilm: Path, t
     """What sentence-transformers says of each model, and its vectors of TEXTS, from one process that may print nothing else."""
     folders, out = [*models.values(), minilm, *two_towers.values()], tmp_path_factory.mktemp("theirs")
     command = [sys.executable, "-c", THEIRS, str(out), json.dumps(TEXTS), *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Loading weights: ")]  # a bar
-    assert (done.returncode, lines) == (0, [])
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    return {folder: (line, dict(np.load(out / f"{n}.npz"))) for n, (folder, line) in enumerate(zip(folders, said, strict=True))}
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in process.stderr.splitlines() if line and not line.startswith("Loading weights: ")]  # a bar
+    assert (process.returncode, lines) == (0, [])
+    records = [json.loads(line) for line in process.stdout.splitlines()]
+    return {folder: (line, dict(np.load(out / f"{n}.npz"))) for n, (folder, line) in enumerate(zip(folders, records, strict=True))}
 
 
 def test_sentence_transformers_gives_the_same_vectors_without_warnings(models: dict[str, Path], minilm: Path, theirs: Theirs) -> None:
@@ -126,8 +126,8 @@ def test_sentence_transformers_gives_the_same_vectors_without_warnings(models: d
         length = 256 if folder == minilm else MAX_LENGTH  # one text is longer, and cut alike
         np.testing.assert_allclose(theirs[folder][1]["plain"], ours(folder, TEXTS, length), atol=1e-5)
     for name, folder in models.items():
-        said, vectors = theirs[folder]
-        assert said == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
+        record, vectors = theirs[folder]
+        assert record == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
         for kind, prefix in PROMPTS.items():
             np.testing.assert_allclose(vectors[kind], ours(folder, [prefix + text for text in TEXTS]), atol=1e-5)
 
@@ -286,9 +286,9 @@ def test_unsupported_folder_is_refused_in_one_line(name: str, models: dict[str, 
     harm, words = HARM[name]
     shutil.copytree(models["cls_dot_head"], tmp_path / "m")
     harm(tmp_path / "m")
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as error:
         load_towers(tmp_path / "m")
-    assert "\n" not in str(refused.value) and str(tmp_path / "m") in str(refused.value)
+    assert "\n" not in str(error.value) and str(tmp_path / "m") in str(error.value)
 
 
 def test_settings_that_are_no_object(tmp_path: Path) -> None:
@@ -337,13 +337,13 @@ def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
 
 def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(two_towers: dict[str, Path], theirs: Theirs, tmp_path: Path) -> None:
     for name, folder in two_towers.items():
-        said, vectors = theirs[folder]
-        assert said == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
+        record, vectors = theirs[folder]
+        assert record == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
         towers, tokenizer = load_towers(folder), load_tokenizer(folder)
         assert not towers.shared and read_shape(folder) == towers.document.shape == towers.query.shape
         for kind, tower in (("query", towers.query), ("document", towers.document)):
-            own = encode_texts(tower, tokenizer, [PROMPTS[kind] + text for text in TEXTS], MAX_LENGTH, CPU)
-            np.testing.assert_allclose(vectors[kind], own, atol=1e-5)
+            expected = encode_texts(tower, tokenizer, [PROMPTS[kind] + text for text in TEXTS], MAX_LENGTH, CPU)
+            np.testing.assert_allclose(vectors[kind], expected, atol=1e-5)
         assert np.abs(vectors["query"] - vectors["document"]).max() > 0.05  # they are two
         again = tmp_path / f"{name}-again"
         again.mkdir()
@@ -360,9 +360,9 @@ def test_a_folder_without_a_tokenizer_is_refused_in_one_line(
 ) -> None:
     shutil.copytree(tiny_encoder, tmp_path / "m")
     harm(tmp_path / "m")
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as error:
         load_tokenizer(tmp_path / "m")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_tokenizer_without_padding_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:

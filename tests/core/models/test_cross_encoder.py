@@ -28,22 +28,22 @@ DECODER = {"num_key_value_heads": 4, "bos_token_id": None, "eos_token_id": 256}
 
 
 def pairs() -> list[tuple[str, str]]:
-    draw = np.random.default_rng(0)
-    return [(" ".join(draw.choice(WORDS, draw.integers(1, 6))), " ".join(draw.choice(WORDS, draw.integers(1, 60)))) for _ in range(23)]
+    rng = np.random.default_rng(0)
+    return [(" ".join(rng.choice(WORDS, rng.integers(1, 6))), " ".join(rng.choice(WORDS, rng.integers(1, 60)))) for _ in range(23)]
 
 
 @pytest.mark.parametrize("max_length", [16, 40, 512])
 def test_scores_are_those_of_one_pair_at_a_time(tiny_reranker: Path, max_length: int) -> None:
-    found = load_cross_encoder(tiny_reranker, max_length, 200, CPU, FP32).scores(pairs())
+    scores = load_cross_encoder(tiny_reranker, max_length, 200, CPU, FP32).scores(pairs())
     model, tokenizer = (
         AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),
         AutoTokenizer.from_pretrained(tiny_reranker),
     )
     with torch.no_grad():
-        wanted = [float(model(**tokenizer(q, d, truncation=True, max_length=max_length, return_tensors="pt")).logits) for q, d in pairs()]
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
-    assert found.dtype == np.float32
-    assert np.std(found) > 0.1
+        expected = [float(model(**tokenizer(q, d, truncation=True, max_length=max_length, return_tensors="pt")).logits) for q, d in pairs()]
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert scores.dtype == np.float32
+    assert np.std(scores) > 0.1
     assert len(load_cross_encoder(tiny_reranker, 16, 200, CPU, FP32).scores([])) == 0
 
 
@@ -71,15 +71,15 @@ def test_scores_of_decoders_are_those_of_one_pair_at_a_time(kind: str, settings:
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     plain.config.use_cache = False
     with torch.no_grad():
-        given = [encoder.tokenizer(q, d, truncation=True, max_length=64, return_tensors="pt") for q, d in pairs()]
-        wanted = [float(plain(**each).logits) for each in given]
-    np.testing.assert_allclose(encoder.scores(pairs()), wanted, rtol=1e-4, atol=1e-5)
-    assert np.std(wanted) > 0.001
+        inputs = [encoder.tokenizer(q, d, truncation=True, max_length=64, return_tensors="pt") for q, d in pairs()]
+        expected = [float(plain(**tensors).logits) for tensors in inputs]
+    np.testing.assert_allclose(encoder.scores(pairs()), expected, rtol=1e-4, atol=1e-5)
+    assert np.std(expected) > 0.001
 
 
 @pytest.mark.parametrize("kind", ["convbert", "fnet", "bloom"])
 def test_scores_that_depend_on_padding_are_refused(kind: str, tmp_path: Path) -> None:
-    """Bloom's, where its config.json names another token for padding: it scores by the last one that is not."""
+    """Bloom, where config.json names another padding token: it scores by the last token that is not that one."""
     settings = {"n_head": 4, "pad_token_id": 7} if kind == "bloom" else {}
     with pytest.raises(UserError, match=rf"m: found a reranker \({kind}\) whose scores depend on padding; expected one that masks it"):
         load_cross_encoder(classifier(kind, tmp_path / "m", **settings), 64, 200, CPU, FP32)
@@ -107,49 +107,49 @@ def test_a_batch_is_what_the_tokenizer_pads(side: str, tiny_reranker: Path) -> N
     tokenizer = AutoTokenizer.from_pretrained(tiny_reranker)
     tokenizer.padding_side, tokenizer.pad_token, tokenizer._pad_token_type_id = side, "[MASK]", 7
     rows = dict(tokenizer(*map(list, zip(*pairs(), strict=True))))
-    found, wanted = padded(rows, tokenizer), tokenizer.pad(rows, return_tensors="pt")
-    assert list(found) == list(wanted) and set(found) == {"input_ids", "token_type_ids", "attention_mask"}
-    assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in wanted.items())
+    actual, expected = padded(rows, tokenizer), tokenizer.pad(rows, return_tensors="pt")
+    assert list(actual) == list(expected) and set(actual) == {"input_ids", "token_type_ids", "attention_mask"}
+    assert all(torch.equal(actual[name], tensor) and actual[name].dtype == tensor.dtype for name, tensor in expected.items())
 
 
 def test_scores_are_those_of_what_the_tokenizer_pads(tiny_reranker: Path) -> None:
     """Bit for bit, on a CPU."""
     encoder = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32)
     encoded = encoder.tokenizer(*map(list, zip(*pairs(), strict=True)), truncation=True, max_length=64)
-    wanted = np.empty(23, dtype=np.float32)
+    expected = np.empty(23, dtype=np.float32)
     batches = cut_by_budget(np.array(list(map(len, encoded["input_ids"]))), 200)
     for batch in batches:
         tensors = encoder.tokenizer.pad({name: [rows[n] for n in batch] for name, rows in encoded.items()}, return_tensors="pt")
         with torch.inference_mode():
-            wanted[batch] = encoder.logits(tensors)[:, 0].numpy()
-    assert len(batches) > 3 and np.array_equal(encoder.scores(pairs()), wanted)
+            expected[batch] = encoder.logits(tensors)[:, 0].numpy()
+    assert len(batches) > 3 and np.array_equal(encoder.scores(pairs()), expected)
 
 
 @pytest.mark.parametrize("part", [7, 100])
 def test_a_gpu_has_the_next_batch_before_scores_are_waited_for(part: int, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs are tokenized a part at a time."""
     monkeypatch.setattr(cross_encoder, "PART", part)
-    wanted = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32).scores(pairs())
+    expected = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32).scores(pairs())
     with fake_gpu() as gpu:
         encoder = load_cross_encoder(tiny_reranker, 64, 200, GPU, FP32)
         waits = list[int]()  # before each batch
         logits = CrossEncoder.logits
-        monkeypatch.setattr(CrossEncoder, "logits", lambda own, given: (waits.append(len(gpu.waited)), logits(own, given))[1])
+        monkeypatch.setattr(CrossEncoder, "logits", lambda model, tensors: (waits.append(len(gpu.waited)), logits(model, tensors))[1])
         gpu.waited.clear()
-        found = encoder.scores(pairs())
+        scores = encoder.scores(pairs())
         assert encoder.scores([]).shape == (0,)
     assert [wait.split()[0] for wait in gpu.waited] == ["event"] * len(waits), "for nothing but scores"
     assert waits == [0, *range(len(waits) - 1)] and len(waits) > 3
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_bf16_scores_are_not_rounded_to_bf16(tiny_reranker: Path) -> None:
     """The last layer gives the score: in bf16 it would have eight bits, and a list's documents would tie."""
     exact = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32).scores(pairs())
-    found = load_cross_encoder(tiny_reranker, 64, 200, CPU, torch.bfloat16).scores(pairs())
-    np.testing.assert_allclose(found, exact, atol=0.1 * np.abs(exact).max())
-    rounded = torch.from_numpy(found).bfloat16().float().numpy()
-    assert np.mean(found != rounded) > 0.8
+    scores = load_cross_encoder(tiny_reranker, 64, 200, CPU, torch.bfloat16).scores(pairs())
+    np.testing.assert_allclose(scores, exact, atol=0.1 * np.abs(exact).max())
+    rounded = torch.from_numpy(scores).bfloat16().float().numpy()
+    assert np.mean(scores != rounded) > 0.8
 
 
 def test_another_number_of_labels(tiny_reranker: Path, tiny_encoder: Path, tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_another_number_of_labels(tiny_reranker: Path, tiny_encoder: Path, tmp_p
     config["id2label"] = {str(n): f"LABEL_{n}" for n in range(3)}
     config["label2id"] = {f"LABEL_{n}": n for n in range(3)}
     (tmp_path / "three" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="found 3 labels, expected 1") as refusal:
+    with pytest.raises(UserError, match="found 3 labels, expected 1") as error:
         load_cross_encoder(tmp_path / "three", 64, 512, CPU, FP32)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(error.value)
 
 
 def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -205,31 +205,31 @@ def test_a_pair_is_cut_to_the_positions_of_a_model_of_robertas_kind(tiny_encoder
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "qwen2"])
 def test_a_tokenizer_that_pads_on_the_left_moves_no_score(kind: str, tmp_path: Path) -> None:
     encoder = load_cross_encoder(classifier(kind, tmp_path / "m", "left", **DECODER), 64, 10_000, CPU, FP32)
-    found, alone = encoder.scores(pairs()), [encoder.scores([pair])[0] for pair in pairs()]
-    np.testing.assert_allclose(found, alone, atol=1e-4)
-    assert np.std(found) > 0.02
+    scores, alone = encoder.scores(pairs()), [encoder.scores([pair])[0] for pair in pairs()]
+    np.testing.assert_allclose(scores, alone, atol=1e-4)
+    assert np.std(scores) > 0.02
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
 def test_an_empty_pair_has_a_score_where_no_special_tokens_are_added(kind: str, tmp_path: Path) -> None:
-    """Stage rerank begins with one. As of Qwen3's rerankers, whose tokenizer adds none."""
+    """Stage rerank begins with an empty pair. The tokenizer of Qwen3's rerankers adds no special tokens."""
     folder = classifier(kind, tmp_path / "m", "right", **DECODER)
     byte_tokenizer("right", ends=False).save_pretrained(folder)
     encoder = load_cross_encoder(folder, 64, 200, CPU, FP32)
-    some = [("", ""), *pairs()[:5]]
-    found = encoder.scores(some)
-    assert np.isfinite(encoder.scores(some[:1])).all()
-    np.testing.assert_allclose(found, [encoder.scores([pair])[0] for pair in some], atol=1e-4)
+    sample = [("", ""), *pairs()[:5]]
+    scores = encoder.scores(sample)
+    assert np.isfinite(encoder.scores(sample[:1])).all()
+    np.testing.assert_allclose(scores, [encoder.scores([pair])[0] for pair in sample], atol=1e-4)
     with torch.no_grad():
-        given = [encoder.tokenizer(q, d, truncation=True, max_length=64, return_tensors="pt") for q, d in some[1:]]
-        wanted = [float(encoder.model(**each).logits) for each in given]
-    np.testing.assert_allclose(found[1:], wanted, atol=1e-4)
+        inputs = [encoder.tokenizer(q, d, truncation=True, max_length=64, return_tensors="pt") for q, d in sample[1:]]
+        expected = [float(encoder.model(**tensors).logits) for tensors in inputs]
+    np.testing.assert_allclose(scores[1:], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("pad", [None, 256])
 def test_a_decoder_that_takes_another_token_for_padding_is_refused(pad: int | None, tmp_path: Path) -> None:
-    wanted = rf"config\.json: found pad_token_id {pad}, expected 257 as in the tokenizer, since this model scores by the last token before"
-    with pytest.raises(UserError, match=wanted):
+    message = rf"config\.json: found pad_token_id {pad}, expected 257 as in the tokenizer, since this model scores by the last token before"
+    with pytest.raises(UserError, match=message):
         load_cross_encoder(classifier("qwen2", tmp_path / "m", "left", **DECODER | {"pad_token_id": pad}), 64, 200, CPU, FP32)
 
 

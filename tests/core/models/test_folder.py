@@ -16,6 +16,6 @@ def test_towers_saved_by_the_module_are_refused_with_what_to_do(tmp_path: Path) 
 
     router = Router.for_query_document([BoW(["river"])], [BoW(["river"])])
     SentenceTransformer(modules=[router]).save(str(tmp_path))
-    for read in (read_shape, load_towers):
+    for loader in (read_shape, load_towers):
         with pytest.raises(UserError, match=r"router_config.json: found no query/config.json beside it, .* in query and document"):
-            read(tmp_path)
+            loader(tmp_path)

@@ -1,4 +1,4 @@
-"""Layers over the pooled vector that named heads do not have: dropout, residual connections."""
+"""Layers over the pooled vector that no named head has: dropout, residual connections."""
 
 import json
 from pathlib import Path
@@ -32,20 +32,20 @@ def test_a_residual_connection_is_saved_trained_and_read(outputs: int, tmp_path:
     """Through a matrix where the widths differ; without that matrix the folder is refused."""
     layer = Layer("Dense", 8, outputs, activation="Tanh", residual=True)
     head, vectors = Head(8, "layers", (layer,)), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
-    through = getattr(head, "linear_residual", nn.Identity())(vectors)
-    torch.testing.assert_close(head(vectors), torch.tanh(head.linear(vectors)) + through)
+    residual = getattr(head, "linear_residual", nn.Identity())(vectors)
+    torch.testing.assert_close(head(vectors), torch.tanh(head.linear(vectors)) + residual)
     head(vectors).sum().backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in head.parameters())
     assert len(list(head.parameters())) == (2 if outputs == 8 else 3), "that matrix has no bias"
     ((name, kind),) = head.save(tmp_path, 2)
     assert read_layer(tmp_path / name, kind) == layer
-    again = Head(8, "layers", (layer,))
-    again.load([tmp_path / name])
-    assert torch.equal(again(vectors), head(vectors))
+    reloaded = Head(8, "layers", (layer,))
+    reloaded.load([tmp_path / name])
+    assert torch.equal(reloaded(vectors), head(vectors))
     if outputs != 8:
         Head(8, "layers", (Layer("Dense", 8, outputs),)).save(tmp_path, 3)
         with pytest.raises(UserError, match=r"3_Dense/model.safetensors: cannot be loaded .*residual.weight"):
-            again.load([tmp_path / "3_Dense"])
+            reloaded.load([tmp_path / "3_Dense"])
 
 
 def test_several_layers_of_a_kind_are_applied_saved_and_read_in_their_order(tmp_path: Path) -> None:
@@ -70,15 +70,15 @@ def test_several_layers_of_a_kind_are_applied_saved_and_read_in_their_order(tmp_
 
     x_BD = normed(first_norm, x_BD) @ widen.weight.T + widen.bias
     x_BD = normed(last_norm, torch.tanh(x_BD @ square.weight.T))
-    wanted_BD = x_BD / x_BD.square().sum(1, keepdim=True).sqrt()
-    torch.testing.assert_close(head(vectors_BD), wanted_BD)
+    expected_BD = x_BD / x_BD.square().sum(1, keepdim=True).sqrt()
+    torch.testing.assert_close(head(vectors_BD), expected_BD)
     assert head.width == 5 and square.bias is None
-    saved = head.save(tmp_path, 2)
-    assert saved == [(f"{place}_{layer.kind}", layer.kind) for place, layer in enumerate(layers, 2)]
-    assert tuple(read_layer(tmp_path / name, kind) for name, kind in saved) == layers
-    again = Head(8, "layers", layers).eval()
-    again.load([tmp_path / name for name, _ in saved])
-    torch.testing.assert_close(again(vectors_BD), wanted_BD)
+    entries = head.save(tmp_path, 2)
+    assert entries == [(f"{number}_{layer.kind}", layer.kind) for number, layer in enumerate(layers, 2)]
+    assert tuple(read_layer(tmp_path / name, kind) for name, kind in entries) == layers
+    reloaded = Head(8, "layers", layers).eval()
+    reloaded.load([tmp_path / name for name, _ in entries])
+    torch.testing.assert_close(reloaded(vectors_BD), expected_BD)
 
 
 @pytest.mark.parametrize("kind", ["linear", "tanh", "linear_norm"])

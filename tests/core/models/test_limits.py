@@ -30,6 +30,6 @@ def test_the_limit_is_the_one_of_stage_base(tiny_encoder: Path, minilm: Path, tm
 
 def test_a_folder_that_is_no_model_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "nobody_knows"}')
-    with pytest.raises(UserError, match="cannot be loaded") as refused:
+    with pytest.raises(UserError, match="cannot be loaded") as error:
         most_tokens(tmp_path)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)

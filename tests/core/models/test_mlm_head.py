@@ -26,11 +26,11 @@ MODERN = dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_tok
 DISTIL = {"vocab_size": 90, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48, "max_position_embeddings": 40, "pad_token_id": 1}
 
 
-def folder_of(kind: str, more: dict[str, Any], folder: Path) -> tuple[Path, Any]:
+def folder_of(kind: str, settings: dict[str, Any], folder: Path) -> tuple[Path, Any]:
     """A masked language model whose every weight, biases and norms included, shows in its logits; float64."""
     torch.manual_seed(2)
-    given = DISTIL if kind == "distilbert" else SMALL
-    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **given | more)).eval()
+    defaults = DISTIL if kind == "distilbert" else SMALL
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **defaults | settings)).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
@@ -38,7 +38,7 @@ def folder_of(kind: str, more: dict[str, Any], folder: Path) -> tuple[Path, Any]
     return folder, model.double()
 
 
-@pytest.mark.parametrize(("kind", "more"), [
+@pytest.mark.parametrize(("kind", "settings"), [
     ("bert", {}),
     ("bert", {"hidden_act": "relu"}),
     ("distilbert", {"activation": "relu"}),
@@ -55,26 +55,26 @@ def folder_of(kind: str, more: dict[str, Any], folder: Path) -> tuple[Path, Any]
     ("deberta-v2", {"legacy": False}),
     ("convbert", {"hidden_act": "gelu"}),
 ])  # fmt: skip
-def test_logits_are_those_of_transformers(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
-    source, model = folder_of(kind, more, tmp_path / "source")
-    held, transformer = find_head(source), load_transformer(source)
-    assert held and not is_head_missing(source)
+def test_logits_are_those_of_transformers(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    source, model = folder_of(kind, settings, tmp_path / "source")
+    source_head, transformer = find_head(source), load_transformer(source)
+    assert source_head and not is_head_missing(source)
     (tmp_path / "base").mkdir()
-    save_head(held, tmp_path / "base")
+    save_head(source_head, tmp_path / "base")
     head, new = initial_head(tmp_path / "base", transformer, PARAMS)
     assert not new
     ids = torch.randint(5, 90, (3, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        wanted = model(input_ids=ids).logits
+        expected = model(input_ids=ids).logits
         states = transformer.eval().double()(input_ids=ids).last_hidden_state
-        found = head.double()(states, transformer.get_input_embeddings().weight)
-    assert float(wanted.std()) > 0.1
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+        logits = head.double()(states, transformer.get_input_embeddings().weight)
+    assert float(expected.std()) > 0.1
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_head_that_is_not_read_is_known(tmp_path: Path) -> None:
-    for kind, more in (("bert", {"tie_word_embeddings": False}), ("fnet", {}), ("modernbert", MODERN | {"decoder_bias": False})):
-        source, _ = folder_of(kind, more, tmp_path / kind)
+    for kind, settings in (("bert", {"tie_word_embeddings": False}), ("fnet", {}), ("modernbert", MODERN | {"decoder_bias": False})):
+        source, _ = folder_of(kind, settings, tmp_path / kind)
         assert is_head_missing(source) == (not find_head(source)) == (kind != "fnet")
     assert not is_head_missing(tmp_path), "two towers have no such file"
 

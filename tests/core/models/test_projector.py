@@ -1,4 +1,4 @@
-"""A round's projector is the pre-training's own where that is of its kind, else new; it is part of the exported encoder then."""
+"""A round's projector is the pre-training's if that is of the same kind, else new; it is exported with the encoder."""
 
 from pathlib import Path
 
@@ -40,22 +40,22 @@ def test_pretrained_projector_is_reused_and_exported(tiny_encoder: Path, tmp_pat
     ids, mask = torch.tensor([[101, 2000, 3000, 102]]), torch.ones(1, 4, dtype=torch.int64)
     with torch.no_grad():
         plain = load_towers(tiny_encoder).document(ids, mask)
-        found = load_towers(tmp_path / "round").document(ids, mask)
-        torch.testing.assert_close(found, activation(linear(plain)))
+        vectors = load_towers(tmp_path / "round").document(ids, mask)
+        torch.testing.assert_close(vectors, activation(linear(plain)))
     with pytest.raises(UserError, match=r"already has a head \((linear|tanh)\); set projector: none to keep it$"):
         add_projector(load_towers(tmp_path / "round"), kind, tmp_path / "round", 1)
 
 
 def test_projector_of_another_kind_is_drawn_by_seed(tiny_encoder: Path, tmp_path: Path) -> None:
     pretrained(tiny_encoder, tmp_path / "p", "nonlinear")
-    drawn = []
+    weights = []
     for number, seed in enumerate((1, 1, 2)):
         torch.manual_seed(number)
         towers = load_towers(tmp_path / "p")
         assert add_projector(towers, "linear", tmp_path / "p", seed) == "new"
         assert towers.query is towers.document and towers.document.head is not None
-        drawn.append(towers.document.head.linear.weight)
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+        weights.append(towers.document.head.linear.weight)
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
 def test_two_towers_get_a_projector_each(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -90,6 +90,6 @@ def test_a_projector_that_does_not_match_its_encoder_is_one_line(harm: str, tiny
         (tmp_path / "other").mkdir()
         save_projector(other, tmp_path / "other")
         path.write_bytes((tmp_path / "other/projector/linear.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"linear\.safetensors: does not match its encoder \(") as refused:
+    with pytest.raises(UserError, match=r"linear\.safetensors: does not match its encoder \(") as error:
         add_projector(load_towers(tmp_path / "p"), "linear", tmp_path / "p", 1)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)

@@ -49,7 +49,7 @@ def test_an_encoder(two: bool, tiny_encoder: Path, tmp_path: Path) -> None:
 
 
 def test_a_reranker(tiny_reranker: Path, tmp_path: Path) -> None:
-    found = load_cross_encoder(hostile(tiny_reranker, tmp_path / "source"), 16, 200, torch.device("cpu"), torch.float32)
-    found.model.save_pretrained(tmp_path / "out")
-    found.tokenizer.save_pretrained(tmp_path / "out")
+    encoder = load_cross_encoder(hostile(tiny_reranker, tmp_path / "source"), 16, 200, torch.device("cpu"), torch.float32)
+    encoder.model.save_pretrained(tmp_path / "out")
+    encoder.tokenizer.save_pretrained(tmp_path / "out")
     refuse_code(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Published models: our vectors are sentence-transformers', of what they save and of what we save."""
+"""Published models: our vectors equal those of sentence-transformers, for what they save and for what we save."""
 
 import json
 import shutil
@@ -61,29 +61,29 @@ def saved(towers: Towers, source: Path, folder: Path) -> Path:
 def test_vectors_are_those_of_sentence_transformers(name: str, start: Start, tmp_path: Path) -> None:
     folder = start(name)
     towers = load_towers(folder)
-    found = ours(folder)
-    assert found.shape == (len(TEXTS), towers.document.width) == (len(TEXTS), WIDTHS[name])
+    vectors = ours(folder)
+    assert vectors.shape == (len(TEXTS), towers.document.width) == (len(TEXTS), WIDTHS[name])
     assert towers.document.causal == (name in DECODERS)
-    np.testing.assert_allclose(found, theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(vectors, theirs(folder), atol=1e-5)
     np.testing.assert_allclose(ours(folder, PROMPTS["query"]), theirs(folder, "query"), atol=1e-5)
     again = saved(towers, folder, tmp_path / "again")
-    np.testing.assert_allclose(found, theirs(again), atol=1e-5)
+    np.testing.assert_allclose(vectors, theirs(again), atol=1e-5)
     if name != "gpt2":  # where theirs moves with the padding: positions are absolute, and they count it
-        np.testing.assert_allclose(found, theirs(again, batch=len(TEXTS)), atol=1e-5)
+        np.testing.assert_allclose(vectors, theirs(again, batch=len(TEXTS)), atol=1e-5)
     assert read_shape(again) == replace(read_shape(folder), max_length=LENGTH)
     assert folder_digest(saved(load_towers(again), again, tmp_path / "third")) == folder_digest(again)
 
 
 def test_of_a_model_with_a_decoder_the_encoder_is_read(tmp_path: Path) -> None:
     """As T5 itself is published."""
-    whole = T5Model(T5Config(vocab_size=258, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, pad_token_id=257, eos_token_id=256))
-    whole.save_pretrained(tmp_path)
+    model = T5Model(T5Config(vocab_size=258, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, pad_token_id=257, eos_token_id=256))
+    model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["is_encoder_decoder"]
     ids = torch.randint(0, 256, (3, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        found = load_towers(tmp_path).document(ids, torch.ones_like(ids))
-        hidden = whole.eval().encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    torch.testing.assert_close(found, hidden.mean(1))
+        vectors = load_towers(tmp_path).document(ids, torch.ones_like(ids))
+        hidden = model.eval().encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    torch.testing.assert_close(vectors, hidden.mean(1))
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -120,8 +120,8 @@ def test_padding_moves_no_vector_of_a_decoder(name: str, pooling: str, start: St
         for side in ("left", "right"):
             ids, mask = torch.full((len(rows), 16), 257), torch.zeros(len(rows), 16, dtype=torch.int64)
             for number, row in enumerate(rows):
-                place = slice(16 - len(row), 16) if side == "left" else slice(0, len(row))
-                ids[number, place], mask[number, place] = row, 1
+                columns = slice(16 - len(row), 16) if side == "left" else slice(0, len(row))
+                ids[number, columns], mask[number, columns] = row, 1
             torch.testing.assert_close(source(ids, mask), alone, rtol=1e-4, atol=1e-5)
     assert (alone[0] - alone[1]).abs().max() > 1e-2
 
@@ -131,21 +131,21 @@ def test_a_narrower_model_is_the_first_numbers(name: str, start: Start, tmp_path
     folder = start(name)
     towers, full = load_towers(folder), ours(folder)
     truncate(towers, 8, "base.width")
-    wanted = full[:, :8]
+    expected = full[:, :8]
     if towers.document.shape.similarity == "cosine":
-        wanted = wanted / np.sqrt((wanted**2).sum(1, keepdims=True))
+        expected = expected / np.sqrt((expected**2).sum(1, keepdims=True))
     assert towers.document.width == 8 and towers.document.full_width == WIDTHS[name]
     narrow = saved(towers, folder, tmp_path / "narrow")
-    np.testing.assert_allclose(ours(narrow), wanted, atol=1e-5)
-    np.testing.assert_allclose(theirs(narrow), wanted, atol=1e-5)
+    np.testing.assert_allclose(ours(narrow), expected, atol=1e-5)
+    np.testing.assert_allclose(theirs(narrow), expected, atol=1e-5)
     model = SentenceTransformer(str(folder), device="cpu", truncate_dim=8)
-    by_them = model.encode_document(TEXTS, batch_size=1, normalize_embeddings=towers.document.shape.similarity == "cosine")
-    np.testing.assert_allclose(ours(narrow), by_them, atol=1e-5)
+    truncated = model.encode_document(TEXTS, batch_size=1, normalize_embeddings=towers.document.shape.similarity == "cosine")
+    np.testing.assert_allclose(ours(narrow), truncated, atol=1e-5)
     assert read_shape(narrow).width == 8 and read_shape(narrow).head == read_shape(folder).head
     assert folder_digest(saved(load_towers(narrow), narrow, tmp_path / "again")) == folder_digest(narrow)
     shutil.copytree(folder, tmp_path / "named")
-    described = json.loads((folder / "config_sentence_transformers.json").read_text()) | {"truncate_dim": 8}
-    (tmp_path / "named/config_sentence_transformers.json").write_text(json.dumps(described))
+    config = json.loads((folder / "config_sentence_transformers.json").read_text()) | {"truncate_dim": 8}
+    (tmp_path / "named/config_sentence_transformers.json").write_text(json.dumps(config))
     np.testing.assert_array_equal(ours(tmp_path / "named"), ours(narrow))
     with pytest.raises(UserError, match=f"^base.width: found 200, expected at most {WIDTHS[name]}, the vector's width; decrease it$"):
         truncate(towers, 200, "base.width")
@@ -157,9 +157,9 @@ def test_a_narrower_bert_is_the_same_without_torch(minilm: Path, tmp_path: Path)
     towers = load_towers(minilm)
     truncate(towers, 100, "base.width")
     narrow = saved(towers, minilm, tmp_path / "narrow")
-    found = query_vector(narrow, "what is ADORE?", LENGTH)
-    assert found is not None
-    np.testing.assert_allclose(found, encode_texts(towers.query, load_tokenizer(minilm), ["what is ADORE?"], LENGTH, CPU), atol=1e-5)
+    vector = query_vector(narrow, "what is ADORE?", LENGTH)
+    assert vector is not None
+    np.testing.assert_allclose(vector, encode_texts(towers.query, load_tokenizer(minilm), ["what is ADORE?"], LENGTH, CPU), atol=1e-5)
 
 
 def test_numpy_leaves_other_models_to_torch(start: Start) -> None:
@@ -174,12 +174,12 @@ def test_two_towers_of_a_decoder(start: Start, tmp_path: Path) -> None:
         for weight in towers.query.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) * 0.05)
     truncate(towers, 16, "base.width")
-    both = saved(towers, folder, tmp_path / "both")
-    found = load_towers(both)
-    assert not found.shared and found.query.width == 16
-    for kind, tower in (("query", found.query), ("document", found.document)):
-        np.testing.assert_allclose(ours(both, PROMPTS[kind], Towers(tower, tower)), theirs(both, kind), atol=1e-5)
-    assert np.abs(theirs(both, "query") - theirs(both)).max() > 0.05
+    saved_folder = saved(towers, folder, tmp_path / "both")
+    loaded = load_towers(saved_folder)
+    assert not loaded.shared and loaded.query.width == 16
+    for kind, tower in (("query", loaded.query), ("document", loaded.document)):
+        np.testing.assert_allclose(ours(saved_folder, PROMPTS[kind], Towers(tower, tower)), theirs(saved_folder, kind), atol=1e-5)
+    assert np.abs(theirs(saved_folder, "query") - theirs(saved_folder)).max() > 0.05
 
 
 def test_a_text_without_tokens_has_the_vector_of_padding(start: Start, tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_a_text_without_tokens_has_the_vector_of_padding(start: Start, tmp_path:
     tower, tokenizer = load_towers(folder).document, load_tokenizer(folder)
     assert tokenizer("")["input_ids"] == []
     write_tokens(tmp_path / "t", [(["a", "b"], ["", "some text"])], tokenizer, Cut(LENGTH), digest="", total=2)
-    found = encode(tower, open_tokens(tmp_path / "t"), np.arange(2), 100, CPU)
-    np.testing.assert_allclose(encode_texts(tower, tokenizer, ["", "some text"], LENGTH, CPU), found, atol=1e-6)
-    assert np.isfinite(found).all()
+    vectors = encode(tower, open_tokens(tmp_path / "t"), np.arange(2), 100, CPU)
+    np.testing.assert_allclose(encode_texts(tower, tokenizer, ["", "some text"], LENGTH, CPU), vectors, atol=1e-6)
+    assert np.isfinite(vectors).all()
 
 
 def test_a_decoders_tokenizer_may_have_no_padding(start: Start, tmp_path: Path) -> None:
@@ -203,11 +203,9 @@ def test_a_decoders_tokenizer_may_have_no_padding(start: Start, tmp_path: Path) 
 
 
 def test_the_first_token_of_a_decoder_is_refused(start: Start) -> None:
-    with pytest.raises(
-        UserError, match=r"found pooling cls over a causal transformer \(qwen3\), whose first token sees no other"
-    ) as refused:
+    with pytest.raises(UserError, match=r"found pooling cls over a causal transformer \(qwen3\), whose first token sees no other") as error:
         load_towers(start("qwen3"), Shape("cls"))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -227,39 +225,39 @@ def test_a_bare_transformer_is_pooled_as_they_do(config: dict[str, Any], pooling
 def test_a_bare_causal_language_model_is_loaded(start: Start, tmp_path: Path) -> None:
     from transformers import Qwen3ForCausalLM
 
-    made = Qwen3ForCausalLM(load_towers(start("qwen3")).document.transformer.config)
-    made.save_pretrained(tmp_path / "bare")
+    model = Qwen3ForCausalLM(load_towers(start("qwen3")).document.transformer.config)
+    model.save_pretrained(tmp_path / "bare")
     load_tokenizer(start("qwen3")).save_pretrained(tmp_path / "bare")
     np.testing.assert_allclose(ours(tmp_path / "bare", ""), SentenceTransformer(str(tmp_path / "bare")).encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_prompts_that_are_not_pooled(name: str, start: Start, tmp_path: Path) -> None:
-    """include_prompt false, as of Instructor: our vectors are theirs, of a few texts, of token folders, and of what we save."""
+    """include_prompt false, as in Instructor: our vectors equal theirs for a few texts, for token folders, and for what we save."""
     folder = tmp_path / "m"
     shutil.copytree(start(name), folder)
     prompts = {"query": "find: ", "document": "a text: "}  # shorter than a text: theirs gives 0 where a prompt is all that is read
-    for path, more in (("1_Pooling/config.json", {"include_prompt": False}), ("config_sentence_transformers.json", {"prompts": prompts})):
-        (folder / path).write_text(json.dumps(json.loads((folder / path).read_text()) | more))
+    for path, change in (("1_Pooling/config.json", {"include_prompt": False}), ("config_sentence_transformers.json", {"prompts": prompts})):
+        (folder / path).write_text(json.dumps(json.loads((folder / path).read_text()) | change))
     towers, tokenizer = load_towers(folder), load_tokenizer(folder)
     again = saved(towers, folder, tmp_path / "again")
     assert read_shape(again).pools_prompt == (towers.document.shape.pooling == "last")  # the last token is no prompt's
     for kind, prompt in prompts.items():
-        wanted = theirs(folder, kind)
-        few = encode_texts(towers.document, tokenizer, TEXTS, LENGTH, CPU, prompt)
-        np.testing.assert_allclose(few, wanted, atol=1e-5)
-        np.testing.assert_allclose(theirs(again, kind), wanted, atol=1e-5)
+        expected = theirs(folder, kind)
+        vectors = encode_texts(towers.document, tokenizer, TEXTS, LENGTH, CPU, prompt)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+        np.testing.assert_allclose(theirs(again, kind), expected, atol=1e-5)
         ids = [str(number) for number in range(len(TEXTS))]
         write_tokens(tmp_path / kind, [(ids, TEXTS)], tokenizer, Cut(LENGTH, prompt), digest="", total=len(TEXTS))
         tokens = open_tokens(tmp_path / kind)
-        np.testing.assert_allclose(encode(towers.document, tokens, np.arange(len(TEXTS)), 100, CPU), wanted, atol=1e-5)
+        np.testing.assert_allclose(encode(towers.document, tokens, np.arange(len(TEXTS)), 100, CPU), expected, atol=1e-5)
     if not read_shape(folder).pools_prompt:
         with_prompt = encode_texts(load_towers(start(name)).document, tokenizer, TEXTS, LENGTH, CPU, prompt)
-        assert np.abs(few - with_prompt).max() > 1e-3
+        assert np.abs(vectors - with_prompt).max() > 1e-3
 
 
 @pytest.mark.parametrize(
-    ("described", "prompts"),
+    ("config", "prompts"),
     [
         ({"prompts": {"query": "q", "document": ""}, "default_prompt_name": "query"}, ("q", "")),
         ({"prompts": {"retrieval": "r", "query": None, "document": None}, "default_prompt_name": "retrieval"}, ("r", "r")),
@@ -270,8 +268,8 @@ def test_prompts_that_are_not_pooled(name: str, start: Start, tmp_path: Path) ->
         ({"prompts": None, "default_prompt_name": "x"}, ("", "")),
     ],
 )
-def test_prompts_of_a_folder(described: dict[str, Any], prompts: tuple[str, str]) -> None:
-    assert read_prompts(described) == prompts
+def test_prompts_of_a_folder(config: dict[str, Any], prompts: tuple[str, str]) -> None:
+    assert read_prompts(config) == prompts
 
 
 def test_nothing_of_theirs_is_imported_by_us() -> None:

@@ -8,16 +8,16 @@ from tasks.params import Parameters
 TAKEN = ("batch_tokens",)  # compared with, and nothing else
 
 
-def endless(schema: Any, place: tuple[str, ...] = ()) -> Iterator[str]:
+def endless(schema: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
     """Whole numbers of a JSON schema that have no largest value."""
     if isinstance(schema, dict):
         if schema.get("type") == "integer" and "maximum" not in schema:
-            yield ".".join(place)
+            yield ".".join(path)
         for key, value in schema.items():
-            yield from endless(value, (*place, key))
+            yield from endless(value, (*path, key))
     elif isinstance(schema, list):
         for number, value in enumerate(schema):
-            yield from endless(value, (*place, str(number)))
+            yield from endless(value, (*path, str(number)))
 
 
 def test_every_whole_number_has_a_largest_value() -> None:

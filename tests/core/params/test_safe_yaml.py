@@ -44,10 +44,10 @@ def test_a_bomb_is_one_line_for_every_reader(name: str, tmp_path: Path) -> None:
     text, words = BOMBS[name]
     path = tmp_path / "params.yaml"
     path.write_text(text, encoding="utf-8")
-    for read in (read_yaml, refuse_yaml_bomb):
-        with pytest.raises(UserError, match=rf"params\.yaml:\d+: not YAML \(.*{words}".replace("(*", r"\(\*")) as refused:
-            read(path)
-        assert len(str(refused.value)) < 300 and "\n" not in str(refused.value)
+    for reader in (read_yaml, refuse_yaml_bomb):
+        with pytest.raises(UserError, match=rf"params\.yaml:\d+: not YAML \(.*{words}".replace("(*", r"\(\*")) as error:
+            reader(path)
+        assert len(str(error.value)) < 300 and "\n" not in str(error.value)
     with pytest.raises(UserError, match=r"dvc\.lock: invalid dvc\.lock"):
         parse_lock(text, "dvc.lock")
     with pytest.raises(UserError, match=r"data\.dvc: invalid \.dvc file"):
@@ -71,15 +71,15 @@ def test_openers_in_a_row_are_refused_before_they_are_scanned(monkeypatch: pytes
     """ruamel.yaml needs seconds for 1,000 of them."""
     monkeypatch.delattr(safe_yaml, "YAML")
     for opener in ("{", "[ ", "[\n{"):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Refused) as error:
             parse_yaml("a: 1\nb: " + opener * 1000)
-        assert refused.value.problem_mark.line == 1
+        assert error.value.problem_mark.line == 1
 
 
 def test_harmless_yaml_passes(tmp_path: Path) -> None:
-    shared = "base: &base {lr: 1e-05, steps: [1, 2]}\nrounds:\n  a: *base\n  b: {<<: *base, lr: 2}\n"
-    assert parse_yaml(shared) == YAML(typ="safe", pure=True).load(shared)
-    assert parse_yaml(shared)["rounds"]["a"]["lr"] == 1e-5
+    text = "base: &base {lr: 1e-05, steps: [1, 2]}\nrounds:\n  a: *base\n  b: {<<: *base, lr: 2}\n"
+    assert parse_yaml(text) == YAML(typ="safe", pure=True).load(text)
+    assert parse_yaml(text)["rounds"]["a"]["lr"] == 1e-5
     nested = "a: " + "[" * (MOST_LEVELS - 2) + "]" * (MOST_LEVELS - 2)
     assert parse_yaml(nested)["a"]
     refuse_bomb("a: [1, 2\n" + "{" * 40)  # malformed: its reader reports that
@@ -98,13 +98,13 @@ def test_counts_alone_never_pass_excessive_depth() -> None:
 @pytest.mark.parametrize("text", [r'"\ud83d\udd0e"', r'{deep: ["a\ud83d"]}', r'{"\udd0e": 1}'])
 def test_half_a_character_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
     """As JSON escapes a character beyond U+FFFF: no file could hold what YAML makes of it."""
-    with pytest.raises(Refused, match=r"found \\ud[8d][0-9a-f]{2}, half of a character") as refused:
+    with pytest.raises(Refused, match=r"found \\ud[8d][0-9a-f]{2}, half of a character") as error:
         parse_yaml(f"a: 1\nb: {text}\n")
-    assert refused.value.problem_mark.line == 1
+    assert error.value.problem_mark.line == 1
     (tmp_path / "params.yaml").write_text(f"a: 1\nb: {text}\n")
-    with pytest.raises(UserError, match=r"params\.yaml:2: .*half of a character") as told:
+    with pytest.raises(UserError, match=r"params\.yaml:2: .*half of a character") as user_error:
         read_yaml(tmp_path / "params.yaml")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(user_error.value)
 
 
 def test_a_whole_character_is_read_however_it_is_written() -> None:

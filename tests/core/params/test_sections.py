@@ -41,9 +41,9 @@ def test_numbers_are_read_as_in_yaml_1_2(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_values_are_refused_in_one_line(tmp_path: Path, text: str, line: str) -> None:
-    with pytest.raises(UserError, match=line) as refused:
+    with pytest.raises(UserError, match=line) as error:
         round_of(tmp_path, text)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_an_unknown_nested_key_lists_the_valid_ones() -> None:
@@ -51,13 +51,13 @@ def test_an_unknown_nested_key_lists_the_valid_ones() -> None:
         rounds: dict[str, Round]
         text: Text
 
-    good = {"init": "base", "negatives": "bm25"}
+    valid = {"init": "base", "negatives": "bm25"}
     with pytest.raises(UserError, match=r"^p: rounds\.star\.lrr: unknown key, expected one of init, negatives, width, steps"):
-        validate(Sections, {"rounds": {"star": {**good, "lrr": 1}}, "text": {}}, "p")
+        validate(Sections, {"rounds": {"star": {**valid, "lrr": 1}}, "text": {}}, "p")
     with pytest.raises(UserError, match=r"^p: text\.title: unknown key, expected one of titles, separator"):
-        validate(Sections, {"rounds": {"star": good}, "text": {"title": True}}, "p")
+        validate(Sections, {"rounds": {"star": valid}, "text": {"title": True}}, "p")
     with pytest.raises(UserError, match=r"^p: txt: unknown key, expected one of rounds, text"):
-        validate(Sections, {"rounds": {"star": good}, "text": {}, "txt": {}}, "p")
+        validate(Sections, {"rounds": {"star": valid}, "text": {}, "txt": {}}, "p")
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
         load(Round, "rounds.star", path)
     for text in ("a: b\x07\n", "a: 2024-13-45\n", "a: !!int x\n"):
         path.write_text(text)
-        with pytest.raises(UserError, match=r"params\.yaml:?\d*: not YAML") as refused:
+        with pytest.raises(UserError, match=r"params\.yaml:?\d*: not YAML") as error:
             load(Round, "rounds.star", path)
-        assert "\n" not in str(refused.value)
+        assert "\n" not in str(error.value)
     path.write_text("- a\n")
     with pytest.raises(UserError, match="found a list, expected a mapping"):
         load(Round, "rounds.star", path)
@@ -94,24 +94,24 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_of_one_of_several_types_is_refused_by_its_key_alone(key: str, value: object, line: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         validate(Runtime, {key: value}, "runtime.yaml")
-    assert str(refused.value) == f"runtime.yaml: {line}"
+    assert str(error.value) == f"runtime.yaml: {line}"
 
 
 def test_a_key_that_is_none_of_the_splits_is_refused_by_its_name() -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         validate(Evaluate, {"relevance": {"train": 1}}, "p", section="evaluate")
-    assert str(refused.value) == "p: evaluate.relevance.train: found 'train'; input should be 'dev' or 'test'"
+    assert str(error.value) == "p: evaluate.relevance.train: found 'train'; input should be 'dev' or 'test'"
 
 
 def test_keys_that_contradict_each_other_are_told_without_the_section() -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         validate(Round, {"init": "base", "negatives": "bm25", "window": [20, 3]}, "p", section="rounds.star")
-    assert str(refused.value).startswith("p: rounds.star: window (20, 3): ")
-    with pytest.raises(UserError) as refused:
+    assert str(error.value).startswith("p: rounds.star: window (20, 3): ")
+    with pytest.raises(UserError) as error:
         validate(Round, "x" * 1000, "p", section="rounds.star")
-    assert str(refused.value).startswith(f"p: rounds.star: found '{'x' * 196}..., expected a mapping with init")
+    assert str(error.value).startswith(f"p: rounds.star: found '{'x' * 196}..., expected a mapping with init")
 
 
 def test_a_stage_of_dvc_reads_no_other_parameters_than_dvc_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +120,8 @@ def test_a_stage_of_dvc_reads_no_other_parameters_than_dvc_records(tmp_path: Pat
     monkeypatch.setenv(PARAMETERS, str(path))
     assert load(Round, "rounds.star").init == "base"
     monkeypatch.setenv("DVC_STAGE", "train@star")
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         load(Round, "rounds.star")
-    told = f"found {path}, but DVC records that train@star reads data/params.json; unset RETEMPER_PARAMS, and run again"
-    assert str(refused.value) == f"RETEMPER_PARAMS: {told}"
+    message = f"found {path}, but DVC records that train@star reads data/params.json; unset RETEMPER_PARAMS, and run again"
+    assert str(error.value) == f"RETEMPER_PARAMS: {message}"
     assert load(Round, "rounds.star", path).init == "base", "one that the caller names"

@@ -5,8 +5,8 @@ import numpy as np
 
 def near_ties(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
     """Vectors that differ from one in the last bits of float32 alone."""
-    one = rng.normal(size=width).astype(np.float32)
-    return one * (1 + rng.integers(-8, 9, size=(rows, width)).astype(np.float32) * np.float32(2**-23))
+    vector = rng.normal(size=width).astype(np.float32)
+    return vector * (1 + rng.integers(-8, 9, size=(rows, width)).astype(np.float32) * np.float32(2**-23))
 
 
 def corpus(kind: str, rng: np.random.Generator, rows: int, width: int) -> np.ndarray:

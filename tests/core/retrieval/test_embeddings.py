@@ -31,9 +31,9 @@ def test_rows_of_any_shards(rows: list[int], dtype: str, tmp_path: Path) -> None
     vectors = np.random.default_rng(0).normal(size=(8, 5)).astype(dtype)
     embeddings = stored(tmp_path, vectors)
     for _ in range(2):
-        taken = embeddings.take(np.array(rows, dtype=np.int64))
-        assert taken.dtype == np.float32 and taken.shape == (len(rows), 5)
-        np.testing.assert_array_equal(taken, vectors[rows].astype(np.float32))
+        result = embeddings.take(np.array(rows, dtype=np.int64))
+        assert result.dtype == np.float32 and result.shape == (len(rows), 5)
+        np.testing.assert_array_equal(result, vectors[rows].astype(np.float32))
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="there is no /proc here")

@@ -28,7 +28,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 
 
 def blocks(vectors: np.ndarray, *cuts: int) -> Iterator[tuple[int, np.ndarray]]:
-    """`vectors` cut before the rows `cuts`."""
+    """Blocks of `vectors`, cut before the rows `cuts`."""
     edges = [0, *cuts, len(vectors)]
     for first, end in pairwise(edges):
         yield first, vectors[first:end]
@@ -40,7 +40,7 @@ def brute_force(
     owners: list[int],
     ids: list[str],
     depth: int,
-    out: set[tuple[int, int]] = frozenset(),
+    excluded: set[tuple[int, int]] = frozenset(),
 ) -> Lists:
     """What a dense retriever returns, by a loop over all pairs in float64."""
     lists: Lists = {}
@@ -49,8 +49,8 @@ def brute_force(
         for row, vector in enumerate(vectors.astype(np.float64)):
             score = float(sum(x * y for x, y in zip(query, vector, strict=True)))
             best[owners[row]] = max(score, best.get(owners[row], -np.inf))
-        left = [(score, ids[doc]) for doc, score in best.items() if (q, doc) not in out]
-        ordered = sorted(sorted(left, key=lambda pair: pair[1].encode(), reverse=True), key=lambda pair: -pair[0])
+        remaining = [(score, ids[doc]) for doc, score in best.items() if (q, doc) not in excluded]
+        ordered = sorted(sorted(remaining, key=lambda pair: pair[1].encode(), reverse=True), key=lambda pair: -pair[0])
         lists[f"q{q}"] = [(doc, rank, score) for rank, (score, doc) in enumerate(ordered[:depth], 1)]
     return lists
 
@@ -64,16 +64,16 @@ def as_lists(tables: Iterator[pa.Table], queries: int) -> Lists:
     return lists
 
 
-def equal(found: Lists, expected: Lists) -> None:
-    assert found.keys() == expected.keys()
+def equal(actual: Lists, expected: Lists) -> None:
+    assert actual.keys() == expected.keys()
     for query, rows in expected.items():
-        assert [row[:2] for row in found[query]] == [row[:2] for row in rows], query
-        assert [row[2] for row in found[query]] == pytest.approx([row[2] for row in rows], rel=1e-5, abs=1e-5)
+        assert [row[:2] for row in actual[query]] == [row[:2] for row in rows], query
+        assert [row[2] for row in actual[query]] == pytest.approx([row[2] for row in rows], rel=1e-5, abs=1e-5)
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that few rows are many blocks."""
+    """Blocks so small that a few rows make many."""
     monkeypatch.setattr(exact, "ROWS", 16)
     monkeypatch.setattr(exact, "HEAD", 2)
 
@@ -94,42 +94,42 @@ def names(prefix: str, count: int) -> pa.Array:
     ],
 )
 def test_equals_brute_force(queries: int, rows: int, width: int, k: int, cuts: tuple[int, ...]) -> None:
-    draw = np.random.default_rng(rows)
-    asked, vectors = draw.normal(size=(queries, width)).astype(np.float32), draw.normal(size=(rows, width)).astype(np.float32)
-    heard: list[int] = []
-    scores, found = exact_search(asked, blocks(vectors, *cuts), k, CPU, heard.append)
-    assert scores.shape == found.shape == (queries, k + MARGIN)
-    assert scores.dtype == np.float32 and found.dtype == np.int64
-    rest = max(0, rows - 32)
-    assert heard == [min(32, rows)] + [16] * (rest // 16) + [rest % 16] * (rest % 16 > 0)
-    assert ((found < 0) == np.isneginf(scores)).all()
+    rng = np.random.default_rng(rows)
+    query_vectors, vectors = rng.normal(size=(queries, width)).astype(np.float32), rng.normal(size=(rows, width)).astype(np.float32)
+    counts: list[int] = []
+    scores, indices = exact_search(query_vectors, blocks(vectors, *cuts), k, CPU, counts.append)
+    assert scores.shape == indices.shape == (queries, k + MARGIN)
+    assert scores.dtype == np.float32 and indices.dtype == np.int64
+    remaining = max(0, rows - 32)
+    assert counts == [min(32, rows)] + [16] * (remaining // 16) + [remaining % 16] * (remaining % 16 > 0)
+    assert ((indices < 0) == np.isneginf(scores)).all()
     assert (np.diff(np.where(np.isneginf(scores), -1e9, scores)) <= 0).all()
-    for row, columns in enumerate(found):
+    for row, columns in enumerate(indices):
         assert len(set(columns[columns >= 0])) == (columns >= 0).sum() == min(rows, k + MARGIN), row
-    tables = ranked_tables(scores, found, names("q", queries), names("d", rows), np.arange(rows, dtype=np.int32), k)
-    equal(as_lists(tables, queries), brute_force(asked, vectors, list(range(rows)), names("d", rows).to_pylist(), k))
+    tables = ranked_tables(scores, indices, names("q", queries), names("d", rows), np.arange(rows, dtype=np.int32), k)
+    equal(as_lists(tables, queries), brute_force(query_vectors, vectors, list(range(rows)), names("d", rows).to_pylist(), k))
 
 
 def test_a_gpu_is_asked_and_finds_what_brute_force_finds() -> None:
     """It may pass over the blocks twice."""
-    draw = np.random.default_rng(4)
-    asked, vectors = draw.normal(size=(5, 8)).astype(np.float32), draw.normal(size=(90, 8)).astype(np.float32)
+    rng = np.random.default_rng(4)
+    query_vectors, vectors = rng.normal(size=(5, 8)).astype(np.float32), rng.normal(size=(90, 8)).astype(np.float32)
     with fake_gpu() as gpu:
-        scores, found = exact_search(asked, Reread(lambda: blocks(vectors, 30, 31)), 7, GPU)
+        scores, rows = exact_search(query_vectors, Reread(lambda: blocks(vectors, 30, 31)), 7, GPU)
         assert gpu.waited, "nothing was read from it"
-    tables = ranked_tables(scores, found, names("q", 5), names("d", 90), np.arange(90, dtype=np.int32), 7)
-    equal(as_lists(tables, 5), brute_force(asked, vectors, list(range(90)), names("d", 90).to_pylist(), 7))
+    tables = ranked_tables(scores, rows, names("q", 5), names("d", 90), np.arange(90, dtype=np.int32), 7)
+    equal(as_lists(tables, 5), brute_force(query_vectors, vectors, list(range(90)), names("d", 90).to_pylist(), 7))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_stored_types_and_memory_maps_are_searched_as_float32(dtype: str, tmp_path: pytest.TempPathFactory) -> None:
-    draw = np.random.default_rng(3)
-    vectors = draw.normal(size=(60, 8)).astype(dtype)
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(60, 8)).astype(dtype)
     np.save(f"{tmp_path}/v.npy", vectors)
-    asked = draw.normal(size=(2, 8)).astype(np.float32)
-    scores, found = exact_search(asked, blocks(np.load(f"{tmp_path}/v.npy", mmap_mode="r"), 13), 5, CPU)
-    tables = ranked_tables(scores, found, names("q", 2), names("d", 60), np.arange(60, dtype=np.int32), 5)
-    equal(as_lists(tables, 2), brute_force(asked, vectors, list(range(60)), names("d", 60).to_pylist(), 5))
+    query_vectors = rng.normal(size=(2, 8)).astype(np.float32)
+    scores, rows = exact_search(query_vectors, blocks(np.load(f"{tmp_path}/v.npy", mmap_mode="r"), 13), 5, CPU)
+    tables = ranked_tables(scores, rows, names("q", 2), names("d", 60), np.arange(60, dtype=np.int32), 5)
+    equal(as_lists(tables, 2), brute_force(query_vectors, vectors, list(range(60)), names("d", 60).to_pylist(), 5))
 
 
 def test_exact_ties_are_ordered_by_descending_document_id() -> None:
@@ -144,14 +144,14 @@ def test_exact_ties_are_ordered_by_descending_document_id() -> None:
 
 
 def test_ties_across_blocks_at_the_boundary_equal_brute_force() -> None:
-    draw = np.random.default_rng(0)
-    vectors = draw.integers(-1, 2, size=(MARGIN + 4, 3)).astype(np.float32)  # small integers: scores tie, and exactly
-    asked = draw.integers(-1, 2, size=(9, 3)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    vectors = rng.integers(-1, 2, size=(MARGIN + 4, 3)).astype(np.float32)  # small integers: scores tie, and exactly
+    query_vectors = rng.integers(-1, 2, size=(9, 3)).astype(np.float32)
     ids = names("d", len(vectors))
     for k in range(1, 8):
-        scores, rows = exact_search(asked, blocks(vectors, 4, 9), k, CPU)
+        scores, rows = exact_search(query_vectors, blocks(vectors, 4, 9), k, CPU)
         tables = ranked_tables(scores, rows, names("q", 9), ids, np.arange(len(vectors), dtype=np.int32), k)
-        expected = brute_force(asked, vectors, list(range(len(vectors))), ids.to_pylist(), k)
+        expected = brute_force(query_vectors, vectors, list(range(len(vectors))), ids.to_pylist(), k)
         tied = {q: sum(score == rows[-1][2] for *_, score in rows) for q, rows in expected.items()}
         equal(as_lists(tables, 9), expected)
         assert max(tied.values()) >= 1
@@ -159,31 +159,31 @@ def test_ties_across_blocks_at_the_boundary_equal_brute_force() -> None:
 
 @pytest.mark.parametrize("depth", [1, 3, 12, 50])
 def test_document_appears_once_by_its_best_passage(depth: int) -> None:
-    draw = np.random.default_rng(depth)
-    owners = np.repeat(np.arange(30, dtype=np.int32), draw.integers(1, 5, size=30))
-    vectors = draw.normal(size=(len(owners), 6)).astype(np.float32)
+    rng = np.random.default_rng(depth)
+    owners = np.repeat(np.arange(30, dtype=np.int32), rng.integers(1, 5, size=30))
+    vectors = rng.normal(size=(len(owners), 6)).astype(np.float32)
     vectors[owners == 4] = vectors[owners == 4][:1] * 5  # passages that all score alike, and high
-    asked = draw.normal(size=(8, 6)).astype(np.float32)
+    query_vectors = rng.normal(size=(8, 6)).astype(np.float32)
     ids = names("d", 30)
-    scores, rows = best_passages(lambda queries, k: exact_search(queries, blocks(vectors, 11, 40), k, CPU), asked, owners, depth)
-    found = as_lists(ranked_tables(scores, rows, names("q", 8), ids, owners, depth), 8)
-    equal(found, brute_force(asked, vectors, owners.tolist(), ids.to_pylist(), depth))
-    assert all(len(rows) == min(depth, 30) for rows in found.values())
+    scores, rows = best_passages(lambda queries, k: exact_search(queries, blocks(vectors, 11, 40), k, CPU), query_vectors, owners, depth)
+    lists = as_lists(ranked_tables(scores, rows, names("q", 8), ids, owners, depth), 8)
+    equal(lists, brute_force(query_vectors, vectors, owners.tolist(), ids.to_pylist(), depth))
+    assert all(len(rows) == min(depth, 30) for rows in lists.values())
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_excluded_documents_leave_no_rank(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    asked, vectors = draw.normal(size=(6, 5)).astype(np.float32), draw.normal(size=(40, 5)).astype(np.float32)
-    order = np.argsort(-(asked @ vectors.T), axis=1)
-    out = {(q, int(doc)) for q in range(6) for doc in order[q, : 2 * q]} | {(0, int(order[0, 3]))}  # q5: the ten best are positives
-    excluded = np.array([q * 40 + doc for q, doc in out], dtype=np.int64)
-    scores, rows = exact_search(asked, blocks(vectors, 20), 40, CPU)
+    rng = np.random.default_rng(seed)
+    query_vectors, vectors = rng.normal(size=(6, 5)).astype(np.float32), rng.normal(size=(40, 5)).astype(np.float32)
+    order = np.argsort(-(query_vectors @ vectors.T), axis=1)
+    pairs = {(q, int(doc)) for q in range(6) for doc in order[q, : 2 * q]} | {(0, int(order[0, 3]))}  # q5: the ten best are positives
+    excluded = np.array([q * 40 + doc for q, doc in pairs], dtype=np.int64)
+    scores, rows = exact_search(query_vectors, blocks(vectors, 20), 40, CPU)
     ids = names("d", 40)
-    found = as_lists(ranked_tables(scores, rows, names("q", 6), ids, np.arange(40, dtype=np.int32), 7, excluded), 6)
-    equal(found, brute_force(asked, vectors, list(range(40)), ids.to_pylist(), 7, out))
-    assert not {(int(q[1:]), int(doc[1:])) for q, rows in found.items() for doc, *_ in rows} & out
-    assert all([rank for _, rank, _ in rows] == list(range(1, 8)) for rows in found.values())
+    lists = as_lists(ranked_tables(scores, rows, names("q", 6), ids, np.arange(40, dtype=np.int32), 7, excluded), 6)
+    equal(lists, brute_force(query_vectors, vectors, list(range(40)), ids.to_pylist(), 7, pairs))
+    assert not {(int(q[1:]), int(doc[1:])) for q, rows in lists.items() for doc, *_ in rows} & pairs
+    assert all([rank for _, rank, _ in rows] == list(range(1, 8)) for rows in lists.values())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -197,20 +197,20 @@ def test_a_vector_that_is_not_finite_is_refused(value: float, monkeypatch: pytes
 
 
 def test_more_queries_than_a_block_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = np.random.default_rng(1)
-    asked, vectors = draw.normal(size=(11, 4)).astype(np.float32), draw.normal(size=(25, 4)).astype(np.float32)
+    rng = np.random.default_rng(1)
+    query_vectors, vectors = rng.normal(size=(11, 4)).astype(np.float32), rng.normal(size=(25, 4)).astype(np.float32)
     ids, owners = names("d", 25), np.arange(25, dtype=np.int32)
-    out = {(q, q) for q in range(11)}
-    excluded = np.array([q * 25 + doc for q, doc in out])
+    excluded_pairs = {(q, q) for q in range(11)}
+    excluded = np.array([q * 25 + doc for q, doc in excluded_pairs])
     monkeypatch.setattr(cpu, "QUERIES", 4)
     monkeypatch.setattr(cpu, "FEWEST", 1)
     monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
-    scores, rows = exact_search(asked, blocks(vectors, 9), 6, CPU)
+    scores, rows = exact_search(query_vectors, blocks(vectors, 9), 6, CPU)
     tables = list(ranked_tables(scores, rows, names("q", 11), ids, owners, 5, excluded))
     assert [table["query"].combine_chunks().unique().to_pylist() for table in tables] == [
         [f"q{q}" for q in part] for part in (range(4), range(4, 8), range(8, 11))
     ]
-    equal(as_lists(iter(tables), 11), brute_force(asked, vectors, list(range(25)), ids.to_pylist(), 5, out))
+    equal(as_lists(iter(tables), 11), brute_force(query_vectors, vectors, list(range(25)), ids.to_pylist(), 5, excluded_pairs))
 
 
 def test_id_order_is_that_of_bytes() -> None:
@@ -224,20 +224,20 @@ def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, head:
     """For every shape of a product oneDNN compiles a kernel and keeps it: 75 MiB for the 235 shards of a million rows."""
     monkeypatch.setattr(exact, "ROWS", rows)
     monkeypatch.setattr(exact, "HEAD", head)
-    seen: list[tuple[int, int]] = []
-    draw = np.random.default_rng(5)
-    vectors = draw.normal(size=(37, 4)).astype(np.float32)
+    spans: list[tuple[int, int]] = []
+    rng = np.random.default_rng(5)
+    vectors = rng.normal(size=(37, 4)).astype(np.float32)
 
-    searched = cpu.Part.search
+    search = cpu.Part.search
 
     def spied(part: cpu.Part, first: int, block: cpu.Rounded) -> None:
         assert block.exact_XD.numpy().tolist() == vectors[first : first + (rows if first else head * rows)].tolist()
-        seen.append((first, len(block.exact_XD)))
-        searched(part, first, block)
+        spans.append((first, len(block.exact_XD)))
+        search(part, first, block)
 
     monkeypatch.setattr(cpu.Part, "search", spied)
     exact_search(vectors[:2], blocks(vectors, 1, 2, 9, 30), 3, CPU)
-    assert seen == [(0, min(head * rows, 37))] + [(first, min(rows, 37 - first)) for first in range(head * rows, 37, rows)]
+    assert spans == [(0, min(head * rows, 37))] + [(first, min(rows, 37 - first)) for first in range(head * rows, 37, rows)]
 
 
 def test_blocks_with_a_gap_are_a_fault() -> None:
@@ -247,15 +247,15 @@ def test_blocks_with_a_gap_are_a_fault() -> None:
 
 
 def test_memory_does_not_grow_with_the_corpus() -> None:
-    draw = np.random.default_rng(0)
-    asked = draw.normal(size=(8, 64)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    query_vectors = rng.normal(size=(8, 64)).astype(np.float32)
 
     def corpus(count: int) -> Iterator[tuple[int, np.ndarray]]:
         for number in range(count):
-            yield number * 1024, draw.standard_normal(size=(1024, 64), dtype=np.float32)
+            yield number * 1024, rng.standard_normal(size=(1024, 64), dtype=np.float32)
 
-    exact_search(asked, corpus(5), 10, CPU)
+    exact_search(query_vectors, corpus(5), 10, CPU)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    scores, rows = exact_search(asked, corpus(200), 10, CPU)  # 52 MB of vectors, 7 MB of scores
+    scores, rows = exact_search(query_vectors, corpus(200), 10, CPU)  # 52 MB of vectors, 7 MB of scores
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024  # KiB
     assert rows.max() > 190 * 1024 and np.isfinite(scores).all()

@@ -78,11 +78,11 @@ def test_the_results_are_those_of_float32(
     queries = rng.normal(size=(6, width)).astype(np.float32)
     queries[0] = 0
     blocks = [(first, vectors[first : first + 17]) for first in range(0, rows, 17)]
-    counted, heard = Counted(), list[int]()
-    found = search(queries, blocks, keep, CPU, heard.append, rows=at_once, counted=counted)
+    counted, sizes = Counted(), list[int]()
+    results = search(queries, blocks, keep, CPU, sizes.append, rows=at_once, counted=counted)
     expected = ranked(queries, vectors, keep)
-    assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
-    assert heard == [len(block) for _, block in blocks]
+    assert (results[0] == expected[0]).all() and (results[1] == expected[1]).all()
+    assert sizes == [len(block) for _, block in blocks]
     assert counted.queries == 6
     if kind == "near ties" and rows > keep + 3 < at_once:
         assert counted.again, "half precision cannot tell these apart"
@@ -95,12 +95,12 @@ def test_the_bound_holds() -> None:
     rng = np.random.default_rng(0)
     queries, vectors = (torch.from_numpy(rng.normal(size=(n, 384)).astype(np.float32)) for n in (20, 3000))
     vectors[:, :300] *= 1e-6  # of which float16 keeps little
-    halved, found = Halved.of(queries, together=False), Halved.of(vectors, together=True)
-    product = torch.ldexp(products(halved.values_XD, found.values_XD), halved.exponent + found.exponent)
-    limit = torch.ldexp(bound(halved, found, 384), halved.exponent[:, 0] + found.exponent)
+    halved, halved_vectors = Halved.of(queries, together=False), Halved.of(vectors, together=True)
+    product = torch.ldexp(products(halved.values_XD, halved_vectors.values_XD), halved.exponent + halved_vectors.exponent)
+    limit = torch.ldexp(bound(halved, halved_vectors, 384), halved.exponent[:, 0] + halved_vectors.exponent)
     score = torch.stack([inner_products(query, vectors) for query in queries])
-    exactly = queries.double() @ vectors.double().T
-    assert ((score.double() - exactly).abs().amax(1) <= limit).all()
+    exact_scores = queries.double() @ vectors.double().T
+    assert ((score.double() - exact_scores).abs().amax(1) <= limit).all()
     error = (product - score).abs().amax(1)
     assert (error <= limit).all() and (error >= limit / 20).all()
 
@@ -113,37 +113,37 @@ def test_the_highest_of_blocks_are_the_highest(rows: int, keep: int) -> None:
     values[2, ::7] += 100
     values[3, -3:] = 50  # behind the last block
     values[4, : rows // 2] = -torch.inf
-    found, places = highest(values, keep)
+    best, columns = highest(values, keep)
     expected = values.sort(dim=1, descending=True).values[:, :keep]
-    assert torch.equal(found, expected) and torch.equal(values.gather(1, places), expected)
-    assert all(len(set(row)) == len(row) for row in places.tolist()), "each place once"
+    assert torch.equal(best, expected) and torch.equal(values.gather(1, columns), expected)
+    assert all(len(set(row)) == len(row) for row in columns.tolist()), "each place once"
 
 
 def test_products_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     left, right = (torch.from_numpy(rng.normal(size=(n, 16))).half() for n in (3, 700))
-    whole = highest_products(left, right, 9)
+    expected = highest_products(left, right, 9)
     for rows in (64, 5):  # fewer than are kept
         monkeypatch.setattr(exact, "PRODUCTS", 3 * rows)
         parts = highest_products(left, right, 9)
-        assert torch.equal(whole[0], parts[0]) and torch.equal(whole[1], parts[1])
+        assert torch.equal(expected[0], parts[0]) and torch.equal(expected[1], parts[1])
 
 
 def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their numbers: wide vectors in smaller parts."""
+    """By how many numbers they have: wide vectors in smaller parts."""
     rng = np.random.default_rng(6)
     queries, vectors = (torch.from_numpy(rng.normal(size=(n, 16)).astype(np.float32)) for n in (7, 40))
-    places = torch.from_numpy(rng.integers(0, 40, size=(7, 5)))
-    whole = exact._scores(queries, vectors, places)
+    rows = torch.from_numpy(rng.integers(0, 40, size=(7, 5)))
+    expected = exact._scores(queries, vectors, rows)
     sizes: list[int] = []
 
-    def seen(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def recorded_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         sizes.append(right.numel())
         return inner_products(left, right)
 
-    monkeypatch.setattr(exact, "inner_products", seen)
+    monkeypatch.setattr(exact, "inner_products", recorded_products)
     monkeypatch.setattr(exact, "NUMBERS", 2 * 5 * 16)
-    assert torch.equal(exact._scores(queries, vectors, places), whole)
+    assert torch.equal(exact._scores(queries, vectors, rows), expected)
     assert sizes == [160, 160, 160, 80]
 
 
@@ -160,31 +160,31 @@ def test_groups_and_products_fit_a_gpu() -> None:
 def test_few_queries_of_a_usual_corpus_need_a_second_pass() -> None:
     rng = np.random.default_rng(0)
     vectors, queries = (rng.normal(size=(n, 64)).astype(np.float32) for n in (20000, 50))
-    vectors, queries = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, queries))
+    vectors, queries = (matrix / np.linalg.norm(matrix, axis=1, keepdims=True) for matrix in (vectors, queries))
     counted = Counted()
     scores, rows = search(queries, [(0, vectors)], 100, CPU, counted=counted)
     assert counted.again == 0
-    exactly = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1][:, :100]
-    assert np.abs(scores - exactly).max() < 1e-6 and (np.diff(rows, axis=1) != 0).all()
+    exact_scores = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1][:, :100]
+    assert np.abs(scores - exact_scores).max() < 1e-6 and (np.diff(rows, axis=1) != 0).all()
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(wrong: float) -> None:
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(number: float) -> None:
     vectors = np.ones((9, 3), dtype=np.float32)
-    vectors[7, 1] = wrong
+    vectors[7, 1] = number
     with pytest.raises(UserError, match="rows 5 to 8: found NaN or infinity"):
         search(np.ones((1, 3), dtype=np.float32), [(0, vectors[:5]), (5, vectors[5:])], 2, CPU, rows=5)
 
 
-@pytest.mark.parametrize("of", [exact.search, on_cpu])
-def test_products_beyond_float32_are_refused(of: Callable[..., object]) -> None:
-    """Which are infinite, or infinity less infinity."""
+@pytest.mark.parametrize("search_by", [exact.search, on_cpu])
+def test_products_beyond_float32_are_refused(search_by: Callable[..., object]) -> None:
+    """They are infinite, or infinity minus infinity."""
     rng = np.random.default_rng(0)
     queries, vectors = (rng.normal(size=(n, 16)).astype(np.float32) for n in (3, 50))
     for norm in (1e19, 1e20, 1e30):
         with pytest.raises(UserError, match="found inner products too large for float32, expected vectors of norms below 1e19; "):
-            of(queries * np.float32(norm), [(0, vectors * np.float32(norm))], 60, CPU)
-    of(queries * np.float32(1e30), [(0, vectors)], 60, CPU)
+            search_by(queries * np.float32(norm), [(0, vectors * np.float32(norm))], 60, CPU)
+    search_by(queries * np.float32(1e30), [(0, vectors)], 60, CPU)
 
 
 def test_nothing_and_no_query() -> None:
@@ -221,30 +221,35 @@ def test_unproven_queries_are_searched_together(queries: int, monkeypatch: pytes
     """On a GPU, the second pass waits once for each part of a group's products, not for each query."""
     monkeypatch.setattr(exact, "QUERIES", 50)
     rng, counted = np.random.default_rng(queries), Counted()
-    vectors, asked = alike(rng, 3000, 16, 0.99999), alike(rng, queries, 16, 0.99999)
+    vectors, query_vectors = alike(rng, 3000, 16, 0.99999), alike(rng, queries, 16, 0.99999)
     vectors[::7] = vectors[0]
     vectors[2000:] *= np.float32(0.9)  # no row of the last group is near
-    given = [(first, vectors[first : first + 1000]) for first in range(0, 3000, 1000)]
-    expected = search(asked, given, 9, CPU, rows=3000)
+    blocks = [(first, vectors[first : first + 1000]) for first in range(0, 3000, 1000)]
+    expected = search(query_vectors, blocks, 9, CPU, rows=3000)
     with fake_gpu() as gpu:
-        found = search(asked, given, 9, GPU, rows=1000, counted=counted)
-        reads = [wait.split()[0] for wait in gpu.waited]
-    assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
-    assert counted.again == queries and (expected[0] == np.sort(scored_all(asked, vectors), axis=1)[:, ::-1][:, :9]).all()
-    assert sorted(reads) == ["event", "event", "sent", "size", "size", "size"], gpu.waited
+        results = search(query_vectors, blocks, 9, GPU, rows=1000, counted=counted)
+        waits = [wait.split()[0] for wait in gpu.waited]
+    assert (results[0] == expected[0]).all() and (results[1] == expected[1]).all()
+    assert counted.again == queries and (expected[0] == np.sort(scored_all(query_vectors, vectors), axis=1)[:, ::-1][:, :9]).all()
+    assert sorted(waits) == ["event", "event", "sent", "size", "size", "size"], gpu.waited
 
 
 @pytest.mark.parametrize("pairs", [0, 1, 60])
 def test_further_pairs_are_taken_in(pairs: int) -> None:
     rng = np.random.default_rng(pairs)
-    held = {query: [(float(rng.integers(4)), row) for row in range(query)] for query in range(5)}  # fewer than are kept
-    best = [sorted(each, key=lambda pair: (-pair[0], pair[1])) + [(-np.inf, -1)] * (4 - len(each)) for each in held.values()]
-    more = [(int(rng.integers(5)), float(rng.integers(4)), 10 + row) for row in rng.permutation(pairs)]
-    scores, rows = (torch.tensor([[pair[side] for pair in each] for each in best]) for side in (0, 1))
+    held_pairs = {query: [(float(rng.integers(4)), row) for row in range(query)] for query in range(5)}  # fewer than are kept
+    best = [
+        sorted(query_pairs, key=lambda pair: (-pair[0], pair[1])) + [(-np.inf, -1)] * (4 - len(query_pairs))
+        for query_pairs in held_pairs.values()
+    ]
+    new_pairs = [(int(rng.integers(5)), float(rng.integers(4)), 10 + row) for row in rng.permutation(pairs)]
+    scores, rows = (torch.tensor([[pair[side] for pair in query_pairs] for query_pairs in best]) for side in (0, 1))
     query, score, row = (
-        torch.tensor([pair[side] for pair in more], dtype=kind) for side, kind in enumerate((torch.int64, torch.float32, torch.int64))
+        torch.tensor([pair[side] for pair in new_pairs], dtype=kind) for side, kind in enumerate((torch.int64, torch.float32, torch.int64))
     )
-    found = exact.merge_pairs(scores, rows, query, score, row)
-    for number, each in enumerate(best):
-        both = sorted([*each, *((score, row) for query, score, row in more if query == number)], key=lambda pair: (-pair[0], pair[1]))[:4]
-        assert list(zip(found[0][number].tolist(), found[1][number].tolist(), strict=True)) == both
+    merged = exact.merge_pairs(scores, rows, query, score, row)
+    for number, query_pairs in enumerate(best):
+        expected = sorted(
+            [*query_pairs, *((score, row) for query, score, row in new_pairs if query == number)], key=lambda pair: (-pair[0], pair[1])
+        )[:4]
+        assert list(zip(merged[0][number].tolist(), merged[1][number].tolist(), strict=True)) == expected

@@ -43,27 +43,27 @@ def plain(lists: Lists, method: Method, setting: float) -> dict[str, float]:
 
 def drawn(seed: int) -> Lists:
     """Two random lists over the same corpus, with ties within and between them, and documents that one lacks."""
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     documents = [f"d{n}" for n in range(40)]
     levels = [float(np.float32(x)) for x in (-3.5, 0.1, 1 / 3, 2.0, 7.25, 40.0)]
-    return tuple({document: draw.choice(levels) for document in draw.sample(documents, draw.randint(0, 25))} for _ in range(2))  # type: ignore[return-value]
+    return tuple({document: rng.choice(levels) for document in rng.sample(documents, rng.randint(0, 25))} for _ in range(2))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("seed", range(12))
 def test_equals_a_plain_loop(seed: int, method: Method) -> None:
     lists = drawn(seed)
-    two = pair(ranked(lists[0]), ranked(lists[1]), method)
+    lists_pair = pair(ranked(lists[0]), ranked(lists[1]), method)
     for setting in GRIDS[method]:
         expected = plain(lists, method, setting)
         for depth in (1, 7, 1000):
-            found = fuse(two, setting, depth)
-            assert len(found) == min(depth, len(expected))
-            for document, score in found:
+            fused = fuse(lists_pair, setting, depth)
+            assert len(fused) == min(depth, len(expected))
+            for document, score in fused:
                 assert score == pytest.approx(expected[document], rel=1e-5, abs=1e-6)
-            assert found == sorted(found, key=lambda entry: (entry[1], entry[0]), reverse=True)  # ties: falling id
-            last = found[-1][1] if found else 0
-            assert all(expected[document] <= last + 1e-5 for document in set(expected) - {document for document, _ in found})
+            assert fused == sorted(fused, key=lambda entry: (entry[1], entry[0]), reverse=True)  # ties: falling id
+            last = fused[-1][1] if fused else 0
+            assert all(expected[document] <= last + 1e-5 for document in set(expected) - {document for document, _ in fused})
 
 
 def test_worked_by_hand() -> None:
@@ -73,8 +73,8 @@ def test_worked_by_hand() -> None:
         (doc, pytest.approx(s)) for doc, s in [("b", 0.95), ("d", 0.4), ("a", 0.2), ("c", 0)]
     ]
     # ranks: a 1, b 2, c 3 and b 1, d 2, a 3; k 1: b 1/3 + 1/2, a 1/2 + 1/4, d 1/3, c 1/4
-    wanted = [("b", 5 / 6), ("a", 3 / 4), ("d", 1 / 3), ("c", 1 / 4)]
-    assert fuse(pair(first, second, "rrf"), 1, 9) == [(doc, pytest.approx(s)) for doc, s in wanted]
+    expected = [("b", 5 / 6), ("a", 3 / 4), ("d", 1 / 3), ("c", 1 / 4)]
+    assert fuse(pair(first, second, "rrf"), 1, 9) == [(doc, pytest.approx(s)) for doc, s in expected]
     # standard scores of the second: mean .7, deviation .2 sqrt(2/3); of weight 0 a and c: -sqrt(3/2) and, missing, the mean's 0
     scores = dict(fuse(pair(first, second, "zscore"), 0, 9))
     assert scores == {"b": pytest.approx(1.5**0.5), "d": pytest.approx(0, abs=1e-6), "c": 0, "a": pytest.approx(-(1.5**0.5))}
@@ -84,13 +84,13 @@ def test_worked_by_hand() -> None:
 def test_odd_lists(method: Method) -> None:
     some, none = ranked({"a": 2.0, "b": 1.0}), Ranked()
     assert fuse(pair(none, none, method), 0.5, 9) == []
-    for two in (pair(some, none, method), pair(none, some, method)):
-        assert [document for document, _ in fuse(two, 0.5, 9)] == ["a", "b"]
-    one, level = ranked({"a": 5.0}), ranked({"a": 5.0, "b": 5.0, "c": 5.0})
-    for lists in ((one, one), (level, level), (one, level)):
-        found = fuse(pair(*lists, method), 0.5, 9)
-        assert np.isfinite([score for _, score in found]).all()
-        assert {document for document, _ in found} == {*lists[0].documents, *lists[1].documents}
+    for lists_pair in (pair(some, none, method), pair(none, some, method)):
+        assert [document for document, _ in fuse(lists_pair, 0.5, 9)] == ["a", "b"]
+    single, level = ranked({"a": 5.0}), ranked({"a": 5.0, "b": 5.0, "c": 5.0})
+    for lists in ((single, single), (level, level), (single, level)):
+        fused = fuse(pair(*lists, method), 0.5, 9)
+        assert np.isfinite([score for _, score in fused]).all()
+        assert {document for document, _ in fused} == {*lists[0].documents, *lists[1].documents}
     if method != "rrf":  # a list of equal scores orders nothing: the other one does
         assert fuse(pair(level, some, method), 0.9, 9)[0][0] == "a"
     assert min_max(np.full(3, 7.0)).tolist() == z_scores(np.full(3, 7.0)).tolist() == [1, 1, 1]
@@ -115,16 +115,16 @@ def test_the_only_document_of_a_list_counts(method: Method) -> None:
 def test_weights_of_one_and_zero_give_a_list_in_its_own_order() -> None:
     lists = {f"d{n}": float(n % 5) for n in range(20)}, {f"d{n}": float(n % 3) for n in range(20)}
     for method in ("linear", "zscore"):
-        two = pair(ranked(lists[0]), ranked(lists[1]), method)  # type: ignore[arg-type]
-        assert [document for document, _ in fuse(two, 1, 99)] == ranked(lists[0]).documents
-        assert [document for document, _ in fuse(two, 0, 99)] == ranked(lists[1]).documents
+        lists_pair = pair(ranked(lists[0]), ranked(lists[1]), method)  # type: ignore[arg-type]
+        assert [document for document, _ in fuse(lists_pair, 1, 99)] == ranked(lists[0]).documents
+        assert [document for document, _ in fuse(lists_pair, 0, 99)] == ranked(lists[1]).documents
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_equals_ranx(method: Method) -> None:
     ranx = pytest.importorskip("ranx")
-    both = [drawn(seed) for seed in range(20)]
-    usable = {f"q{n}": lists for n, lists in enumerate(both) if all(len(set(scores.values())) > 1 for scores in lists)}
+    drawn_lists = [drawn(seed) for seed in range(20)]
+    usable = {f"q{n}": lists for n, lists in enumerate(drawn_lists) if all(len(set(scores.values())) > 1 for scores in lists)}
     runs = [ranx.Run({query: {d: ranked(lists[side]).scores[place] for place, d in enumerate(ranked(lists[side]).documents)}
                       for query, lists in usable.items()}) for side in (0, 1)]  # fmt: skip
     for setting in GRIDS[method]:

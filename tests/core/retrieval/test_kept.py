@@ -25,28 +25,30 @@ def test_the_results_are_those_of_vectors_in_memory(
 ) -> None:
     rng = np.random.default_rng(0)
     vectors, queries = (torch.from_numpy(rng.normal(size=(n, width)).astype(np.float32)) for n in (200, 3))
-    blocks, asked = [(first, vectors[first : first + 64]) for first in range(0, 200, 64)], list[int]()
+    blocks, taken_rows = [(first, vectors[first : first + 64]) for first in range(0, 200, 64)], list[int]()
 
     def take(rows: np.ndarray) -> np.ndarray:
-        asked.extend(rows.tolist())
+        taken_rows.extend(rows.tolist())
         return vectors[rows].numpy()
 
     kept = keep(blocks, take, dtype, tmp_path)
     assert [first for first, _ in kept] == [0, 64, 128, 192] and [len(rows) for _, rows in kept] == [64, 64, 64, 8]
-    assert not list(tmp_path.iterdir()) and not asked, "a file without a name, and nothing read yet"
+    assert not list(tmp_path.iterdir()) and not taken_rows, "a file without a name, and nothing read yet"
     for (_, rows), (_, block) in zip(kept, blocks, strict=True):
         assert torch.equal(rows.values_XD, block.to(dtype)) and rows.values_XD.dtype == dtype
-    wanted = cpu.search(queries, [(first, Rounded.of(rows, dtype, together=True)) for first, rows in blocks], 5, dtype)
-    monkeypatch.setattr(Rounded, "of", lambda given, *rest, of=Rounded.of, **more: of(given, *rest, **more) if given is queries else None)
+    expected = cpu.search(queries, [(first, Rounded.of(rows, dtype, together=True)) for first, rows in blocks], 5, dtype)
+    monkeypatch.setattr(
+        Rounded, "of", lambda vectors_XD, *args, of=Rounded.of, **kwargs: of(vectors_XD, *args, **kwargs) if vectors_XD is queries else None
+    )
     for _ in range(2):
-        found = cpu.search(queries, kept, 5, dtype)
-        np.testing.assert_array_equal(found[0], wanted[0])
-        np.testing.assert_array_equal(found[1], wanted[1])
+        results = cpu.search(queries, kept, 5, dtype)
+        np.testing.assert_array_equal(results[0], expected[0])
+        np.testing.assert_array_equal(results[1], expected[1])
     if dtype == torch.float32:
-        assert not asked, "the file has the exact vectors"
+        assert not taken_rows, "the file has the exact vectors"
     else:
-        assert set(asked) >= {row for row in wanted[1].ravel().tolist() if row >= 64}
-        assert min(asked) >= 64, "the first block is in memory"
+        assert set(taken_rows) >= {row for row in expected[1].ravel().tolist() if row >= 64}
+        assert min(taken_rows) >= 64, "the first block is in memory"
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc here")
@@ -57,8 +59,8 @@ def test_only_the_first_block_is_in_memory(dtype: torch.dtype, tmp_path: Path) -
     assert len(list(Path("/proc/self/fd").iterdir())) <= open_files + 1, "however many blocks there are"
     mapped = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
     for number, (_, rows) in enumerate(kept):
-        place = rows.values_XD.data_ptr()
-        assert any(int(low, 16) <= place < int(high, 16) for low, high in mapped) == (number > 0 or dtype == torch.float32)
+        address = rows.values_XD.data_ptr()
+        assert any(int(low, 16) <= address < int(high, 16) for low, high in mapped) == (number > 0 or dtype == torch.float32)
         assert len(rows.exact_XD) == (64 if number == 0 or dtype == torch.float32 else 0)
 
 

@@ -32,65 +32,65 @@ def test_size_of_the_parts_that_several_workers_share() -> None:
 
 @pytest.mark.parametrize("harm", ["", "truncated", "changed", "gone"])
 def test_what_is_finished_is_made_once_unless_it_is_corrupt(harm: str, tmp_path: Path) -> None:
-    """Queries of a table stay together; without a folder all is made at every call."""
-    made, vectors = list[str](), np.arange(12, dtype=np.float32).reshape(4, 3)
+    """Queries of a table stay together; without a folder, everything is computed at every call."""
+    calls, vectors = list[str](), np.arange(12, dtype=np.float32).reshape(4, 3)
     columns = ({"query": [q] * 3, "doc": ["a", "b", "c"], "rank": [1, 2, 3], "score": [3.0, 2.0, 1.0]} for q in "pq")
-    two = [pa.table(each, schema=RANKED) for each in columns]
+    expected = [pa.table(table_columns, schema=RANKED) for table_columns in columns]
 
     def array() -> np.ndarray:
-        made.append("array")
+        calls.append("array")
         return vectors
 
     def tables() -> Iterator[pa.Table]:
-        made.append("tables")
-        yield from two
+        calls.append("tables")
+        yield from expected
 
-    for place, times in ((Parts(None), 2), (Parts(tmp_path), 2 if harm else 1)):
-        made.clear()
+    for store, count in ((Parts(None), 2), (Parts(tmp_path), 2 if harm else 1)):
+        calls.clear()
         for _ in range(2):
-            assert place.array("v", array).tolist() == vectors.tolist()
-            found = list(place.tables(7, tables))
-            assert [table.to_pydict() for table in found] == [table.to_pydict() for table in two]
-            for file in (tmp_path / "v.npy", tmp_path / f"{7:09}.parquet") if harm and place.folder else ():
-                held = file.read_bytes()
-                file.unlink() if harm == "gone" else file.write_bytes(held[:-1] if harm == "truncated" else held[:-1] + b"?")
-        assert made == ["array", "tables"] * times
+            assert store.array("v", array).tolist() == vectors.tolist()
+            results = list(store.tables(7, tables))
+            assert [table.to_pydict() for table in results] == [table.to_pydict() for table in expected]
+            for file in (tmp_path / "v.npy", tmp_path / f"{7:09}.parquet") if harm and store.folder else ():
+                content = file.read_bytes()
+                file.unlink() if harm == "gone" else file.write_bytes(content[:-1] if harm == "truncated" else content[:-1] + b"?")
+        assert calls == ["array", "tables"] * count
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_a_part_has_the_bits_of_the_whole(blocks: int) -> None:
-    draw, device = np.random.default_rng(0), torch.device("cpu")
-    asked, rows = draw.normal(size=(2 * QUERY_BLOCK + 77, 48)).astype(np.float32), draw.normal(size=(500, 48)).astype(np.float32)
+    rng, device = np.random.default_rng(0), torch.device("cpu")
+    query_vectors, rows = rng.normal(size=(2 * QUERY_BLOCK + 77, 48)).astype(np.float32), rng.normal(size=(500, 48)).astype(np.float32)
     shards = [(0, rows[:230]), (230, rows[230:])]
-    whole = exact_search(asked, shards, 10, device)
+    whole_results = exact_search(query_vectors, shards, 10, device)
     size = blocks * QUERY_BLOCK
-    parts = [exact_search(asked[first : first + size], shards, 10, device) for first in range(0, len(asked), size)]
-    for place in (0, 1):
-        assert np.concatenate([part[place] for part in parts]).tobytes() == whole[place].tobytes()
+    parts = [exact_search(query_vectors[first : first + size], shards, 10, device) for first in range(0, len(query_vectors), size)]
+    for column in (0, 1):
+        assert np.concatenate([part[column] for part in parts]).tobytes() == whole_results[column].tobytes()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 19])
 def test_tables_of_parts_are_those_of_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit where parts are whole blocks; what is excluded is a part's own."""
-    draw = np.random.default_rng(0)
-    asked, vectors = draw.normal(size=(19, 24)).astype(np.float32), draw.normal(size=(60, 24)).astype(np.float32)
+    """Bit for bit where parts are whole blocks; each part has its own excluded pairs."""
+    rng = np.random.default_rng(0)
+    query_vectors, vectors = rng.normal(size=(19, 24)).astype(np.float32), rng.normal(size=(60, 24)).astype(np.float32)
     names, ids, owners = pa.array([f"q{n}" for n in range(19)]), pa.array([f"d{n}" for n in range(60)]), np.arange(60, dtype=np.int32)
-    excluded = np.array([q * 60 + doc for q in range(19) for doc in draw.integers(0, 60, 20)])
+    excluded = np.array([q * 60 + doc for q in range(19) for doc in rng.integers(0, 60, 20)])
     monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
 
     def best(part: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
         return exact_search(part, [(0, vectors[:31]), (31, vectors[31:])], rows, torch.device("cpu"))
 
-    nowhere = Path()
-    search = QuerySearch(nowhere, nowhere, nowhere, None, nowhere, "fp32", 5, 3, size, Runtime(), Parts(None), excluded)
-    vars(search).update(vectors=asked, owners=owners, _ids=(names, ids), _best=best)
+    no_path = Path()
+    search = QuerySearch(no_path, no_path, no_path, None, no_path, "fp32", 5, 3, size, Runtime(), Parts(None), excluded)
+    vars(search).update(vectors=query_vectors, owners=owners, _ids=(names, ids), _best=best)
     tables = [table for first in range(0, 19, size) for table in search.part(first)]
     table = pa.concat_tables(tables).combine_chunks()
-    whole = pa.concat_tables(ranked_tables(*best(asked, 5), names, ids, owners, 3, excluded)).combine_chunks()
+    whole_table = pa.concat_tables(ranked_tables(*best(query_vectors, 5), names, ids, owners, 3, excluded)).combine_chunks()
     if size >= ranked.QUERY_BLOCK and size % ranked.QUERY_BLOCK == 0:
-        assert table.equals(whole)
-    assert table.drop(["score"]).equals(whole.drop(["score"]))
-    np.testing.assert_allclose(table["score"], whole["score"], rtol=1e-6)
+        assert table.equals(whole_table)
+    assert table.drop(["score"]).equals(whole_table.drop(["score"]))
+    np.testing.assert_allclose(table["score"], whole_table["score"], rtol=1e-6)
     assert len(table) > 19
 
 
@@ -103,7 +103,7 @@ def test_one_process_searches_an_index_on_one_machine() -> None:
 def test_short_lists_are_those_with_fewer_than_all_documents_can_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three documents of which one may be excluded: two make a list. A query of which nothing was found has no row."""
+    """Three documents of which one may be excluded: two make a list. A query without results has no row."""
     write_table(tmp_path / "ids.parquet", IDS, [pa.table({"id": ["a", "b", "c"]}, schema=IDS)])
 
     class Search:
@@ -111,14 +111,14 @@ def test_short_lists_are_those_with_fewer_than_all_documents_can_give(
         depth, shown = 4, 3
         opened_index = faiss.index_factory(4, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
 
-    def told(queries: int, *lists: list[str]) -> str:
-        found: Any = lambda *_: iter([pa.table({"query": rows}) for rows in lists])  # noqa: E731
-        monkeypatch.setattr(parts, "_searched", found)
-        few: Any = Search()
-        assert [table["query"].to_pylist() for table in search_all(few, few, queries)] == list(lists)
+    def output_of(queries: int, *lists: list[str]) -> str:
+        searched: Any = lambda *_: iter([pa.table({"query": rows}) for rows in lists])  # noqa: E731
+        monkeypatch.setattr(parts, "_searched", searched)
+        any_search: Any = Search()
+        assert [table["query"].to_pylist() for table in search_all(any_search, any_search, queries)] == list(lists)
         return capsys.readouterr().out
 
-    assert told(2, ["q", "q"], ["r", "r", "r"]) == ""
+    assert output_of(2, ["q", "q"], ["r", "r", "r"]) == ""
     line = "search dev: the index found too few results for {}; raise index.nprobe (1 of 2 inverted lists probed)\n"
-    assert told(3, ["q", "q"], ["r"], ["s", "s"]) == line.format("1 of 3 queries, 1 of 2 at worst")
-    assert told(4, ["q", "q", "r", "r"], ["s"]) == line.format("2 of 4 queries, 0 of 2 at worst")
+    assert output_of(3, ["q", "q"], ["r"], ["s", "s"]) == line.format("1 of 3 queries, 1 of 2 at worst")
+    assert output_of(4, ["q", "q", "r", "r"], ["s"]) == line.format("2 of 4 queries, 0 of 2 at worst")

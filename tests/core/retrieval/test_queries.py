@@ -27,9 +27,9 @@ def test_a_gpu_reads_the_corpus_less_often_and_parts_are_whole_blocks() -> None:
 
 def test_vectors_of_another_width_are_one_line(tmp_path: Path) -> None:
     embeddings = Embeddings(tmp_path, Manifest(3, 8, "float32", [3], "", "", 8, ""))
-    asked = np.zeros((2, 6), dtype=np.float32)
+    query_vectors = np.zeros((2, 6), dtype=np.float32)
     words = "width 8, but the encoder has 6; choose one of that width, or encode again$"
     with pytest.raises(UserError, match=words):
-        search_embeddings(asked, embeddings, 2, torch.device("cpu"))
+        search_embeddings(query_vectors, embeddings, 2, torch.device("cpu"))
     with pytest.raises(UserError, match=words):
-        embedded_scores(asked, embeddings, np.arange(2), np.arange(2))
+        embedded_scores(query_vectors, embeddings, np.arange(2), np.arange(2))

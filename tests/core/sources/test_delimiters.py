@@ -63,13 +63,13 @@ def test_the_line_that_says_the_delimiter_is_no_row(line: str) -> None:
 
 
 def test_no_more_is_read_than_the_header() -> None:
-    read = []
+    lines_read = []
 
     def lines(first: str) -> Iterator[str]:
         for line in (first, *(f"{n};,\n" for n in range(1000))):
-            read.append(line)
+            lines_read.append(line)
             yield line
 
-    assert delimiter_of(Path("a.csv"), lines("id;text\n")) == ";" and len(read) == 1
-    read.clear()
-    assert delimiter_of(Path("a.csv"), lines('id;"text\n')) == ";" and len(read) == MOST
+    assert delimiter_of(Path("a.csv"), lines("id;text\n")) == ";" and len(lines_read) == 1
+    lines_read.clear()
+    assert delimiter_of(Path("a.csv"), lines('id;"text\n')) == ";" and len(lines_read) == MOST

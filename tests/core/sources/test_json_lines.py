@@ -1,4 +1,4 @@
-"""JSON lines whose keys are there once."""
+"""JSON lines, in which no key may occur twice."""
 
 import pytest
 

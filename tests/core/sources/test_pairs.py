@@ -79,7 +79,7 @@ def test_other_columns_are_refused_in_a_line_that_names_them(names: list[str], l
 
 
 @pytest.mark.parametrize(
-    ("place", "file", "columns"),
+    ("spec", "file", "columns"),
     [
         ("faq.csv", "faq.csv", ""),
         ("faq#1.csv", "faq#1.csv", ""),
@@ -89,13 +89,13 @@ def test_other_columns_are_refused_in_a_line_that_names_them(names: list[str], l
         ("faq.csv#query=Frage/Problem: 100 % #1", "faq.csv", "#query=Frage%2FProblem%3A 100 %25 %231"),
     ],
 )
-def test_a_spec_may_name_columns(place: str, file: str, columns: str) -> None:
-    assert file_and_columns(place) == (file, columns)
+def test_a_spec_may_name_columns(spec: str, file: str, columns: str) -> None:
+    assert file_and_columns(spec) == (file, columns)
     assert file_and_columns(file + columns) == (file, columns)
 
 
 @pytest.mark.parametrize(
-    ("place", "line"),
+    ("spec", "line"),
     [
         (
             "f.csv#frage=Frage",
@@ -106,13 +106,13 @@ def test_a_spec_may_name_columns(place: str, file: str, columns: str) -> None:
         ("f.csv#query=", r"found no column name for query, expected one, for example pairs:FILE#"),
     ],
 )
-def test_a_spec_names_columns_by_their_roles(place: str, line: str) -> None:
+def test_a_spec_names_columns_by_their_roles(spec: str, line: str) -> None:
     with pytest.raises(UserError, match=line):
-        file_and_columns(place)
+        file_and_columns(spec)
 
 
 @pytest.mark.parametrize(
-    ("names", "asked", "columns"),
+    ("names", "named", "columns"),
     [
         (["Nr", "Frage ", "ANTWORT"], "#query=Frage,passage=Antwort", Columns(1, 2)),
         (["id", "question", "answer", "split"], "#id=,split=", Columns(1, 2)),
@@ -123,8 +123,8 @@ def test_a_spec_names_columns_by_their_roles(place: str, line: str) -> None:
         (["Frage, kurz", "label", "negative"], "#query=Frage%2C kurz,passage=label", Columns(0, 1, negatives=(2,))),
     ],
 )
-def test_columns_that_a_spec_names_go_before_known_ones(names: list[str], asked: str, columns: Columns) -> None:
-    assert columns_of("faq.csv:1", names, asked) == columns
+def test_columns_that_a_spec_names_go_before_known_ones(names: list[str], named: str, columns: Columns) -> None:
+    assert columns_of("faq.csv:1", names, named) == columns
 
 
 def test_a_named_column_that_is_not_there_is_refused_with_those_that_are() -> None:

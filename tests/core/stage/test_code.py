@@ -38,8 +38,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_closure_has_lazy_relative_and_indirect_imports_and_adjacent_files(project: Path) -> None:
-    found = {path.relative_to(project / "tasks").as_posix() for path in Reader(project).closure("one")}
-    assert found == {
+    paths = {path.relative_to(project / "tasks").as_posix() for path in Reader(project).closure("one")}
+    assert paths == {
         "one/__main__.py",
         "one/own.py",
         "one/page.html",
@@ -150,7 +150,7 @@ def test_a_stage_and_its_child_processes_import_the_frozen_copy(project: Path) -
     )
     (project / "tasks/one/__main__.py").write_text(script)
     (code / "tasks/one/__main__.py").write_text(script)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tasks.one"],
         cwd=project,
         env={"PATH": "/usr/bin:/bin", **frozen_environment(code, {})},
@@ -158,4 +158,4 @@ def test_a_stage_and_its_child_processes_import_the_frozen_copy(project: Path) -
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["1", "1", "system"]
+    assert process.stdout.split() == ["1", "1", "system"]

@@ -64,13 +64,13 @@ def test_a_stage_whose_parent_dies_during_startup_does_no_work(tmp_path: Path) -
 
 
 def test_what_a_command_asks_does_no_work_once_the_command_is_gone() -> None:
-    """`retemper convert`, killed while the process that it asked imports: that one would write a folder that nobody waits for."""
+    """`retemper convert`, killed while its child process still imports: the child would write a folder that nobody waits for."""
     script = "import os\nfrom tasks.core.stage.entry import stage\nwith stage(): print('RETEMPER_ASKED_BY' in os.environ)"
     root = Path(__file__).resolve().parents[3]
-    for parent, ended in ((os.getpid(), (0, "False\n")), (os.getppid(), (143, ""))):
+    for parent, outcome in ((os.getpid(), (0, "False\n")), (os.getppid(), (143, ""))):
         environment = os.environ | {ASKED_BY: str(parent)}
-        done = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-        assert (done.returncode, done.stdout) == ended
+        process = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        assert (process.returncode, process.stdout) == outcome
 
 
 @pytest.mark.parametrize("edit", ["", "corpus/rows", "file"])
@@ -85,17 +85,17 @@ def test_a_stage_fails_if_its_inputs_change_while_it_runs(tmp_path: Path, edit: 
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3]), "DVC_STAGE": "train@a"}
     command = [sys.executable, "-c", script, "--corpus", "data/corpus", "--file", "data/file", "--out", "data/out"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     folder = edit.partition("/")[0]
-    told = f"retemper: data/{folder}: changed while train@a ran; its output was discarded, run again\n" if edit else ""
-    assert (done.returncode, done.stderr) == (2 if edit else 0, told)
+    message = f"retemper: data/{folder}: changed while train@a ran; its output was discarded, run again\n" if edit else ""
+    assert (process.returncode, process.stderr) == (2 if edit else 0, message)
 
 
 def test_imported_objects_are_exempt_from_garbage_collection() -> None:
     code = "import gc\nfrom tasks.core.stage.entry import stage\nwith stage(): print(gc.get_freeze_count() > 1000, gc.isenabled())"
     root = Path(__file__).resolve().parents[3]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert done.stdout == "True True\n", done
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert process.stdout == "True True\n", process
 
 
 @pytest.mark.parametrize("change", ["", "before", "meanwhile", "linked", "linked and meanwhile"])
@@ -110,10 +110,10 @@ def test_a_stage_fails_if_its_sources_differ_from_its_dependencies(tmp_path: Pat
     script = f"from pathlib import Path\nfrom tasks.core.stage.entry import stage\nwith stage():\n    print('read'); {link}; {edit}\n"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3]), "RETEMPER_SOURCES": str(tmp_path / "watched.json")}
     environment["DVC_STAGE"] = "prepare"
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    meanwhile = f"retemper: {source}: changed while prepare ran; its output was discarded, run again\n"
-    told = {"before": f"retemper: {problem}\n", "meanwhile": meanwhile, "linked and meanwhile": meanwhile}.get(change, "")
-    assert (done.returncode, done.stdout, done.stderr) == (2 if told else 0, "" if problem else "read\n", told)
+    process = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    changed_message = f"retemper: {source}: changed while prepare ran; its output was discarded, run again\n"
+    message = {"before": f"retemper: {problem}\n", "meanwhile": changed_message, "linked and meanwhile": changed_message}.get(change, "")
+    assert (process.returncode, process.stdout, process.stderr) == (2 if message else 0, "" if problem else "read\n", message)
 
 
 def test_code_that_is_not_the_frozen_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +121,6 @@ def test_code_that_is_not_the_frozen_one_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setenv(SNAPSHOT, str(Path(tasks.__file__).parents[1]))
     execute_frozen()
     monkeypatch.setenv(SNAPSHOT, str(tmp_path))
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         execute_frozen()
-    assert str(told.value) == f"{tmp_path}: expected this stage's frozen code, but {tasks.__file__} was imported; run again"
+    assert str(error.value) == f"{tmp_path}: expected this stage's frozen code, but {tasks.__file__} was imported; run again"

@@ -44,7 +44,7 @@ def test_resumed_units_are_shown_but_not_in_the_rate(clock: list[float], capsys:
 
 @pytest.fixture(autouse=True)
 def left() -> Iterator[None]:
-    """Nothing of a test's own terminal."""
+    """No bar of one test stays for the next."""
     yield
     leave_bars()
 
@@ -52,11 +52,11 @@ def left() -> Iterator[None]:
 def test_a_terminal_sees_a_bar_with_rate_and_eta_redrawn(clock: list[float], paper: Any) -> None:
     terminal = paper("stderr")
     progress = Progress("encode", 8)
-    for done in ("2/8, 2.0/s, 0m01s, 0m03s left", "4/8, 2.0/s, 0m02s, 0m02s left"):
+    for status in ("2/8, 2.0/s, 0m01s, 0m03s left", "4/8, 2.0/s, 0m02s, 0m02s left"):
         clock[0] += 1
         progress.advance(2)
         text, bar = terminal.shown()[0].split(" ━", 1)
-        assert (text, set(bar) <= set("━╸╺")) == (f"encode: {done}", True)
+        assert (text, set(bar) <= set("━╸╺")) == (f"encode: {status}", True)
         assert len(terminal.shown()) == 1
     progress.close()
     assert terminal.shown() == ["encode: 4/8, 2.0/s, 0m02s, 0m02s left", ""]
@@ -78,7 +78,7 @@ def test_on_a_terminal_work_within_work_has_a_line_of_its_own(clock: list[float]
 
 
 def test_a_narrow_terminal_cuts_lines(clock: list[float], paper: Any) -> None:
-    """And one that becomes wider or narrower meanwhile."""
+    """Also on a terminal that becomes wider or narrower meanwhile."""
     terminal = paper("stderr")
     progress = Progress("encode", 100, "passages")
     for terminal.columns in (20, 80, 7):
@@ -106,15 +106,15 @@ def test_a_terminal_of_plain_text_is_told_as_a_log(
 @pytest.mark.parametrize("error, status", [(UserError("bad"), 2), (KeyboardInterrupt(), 130)])
 def test_below_what_a_stage_has_not_finished_stands_why(clock: list[float], paper: Any, error: BaseException, status: int) -> None:
     terminal = paper("stderr")
-    with pytest.raises(SystemExit) as ended, stage():
+    with pytest.raises(SystemExit) as exit_info, stage():
         progress = Progress("encode", 10)
         clock[0] += 1
         progress.advance(2)
         raise error
-    assert ended.value.code == status
-    bar, why, last = terminal.shown()
+    assert exit_info.value.code == status
+    bar, reason, last = terminal.shown()
     assert bar.startswith("encode: 2/10, 2.0/s, 0m01s, 0m04s left ━")
-    assert (why, last) == ("retemper: bad" if status == 2 else "retemper: interrupted", "")
+    assert (reason, last) == ("retemper: bad" if status == 2 else "retemper: interrupted", "")
 
 
 def test_a_log_costs_no_import_of_rich() -> None:
@@ -129,8 +129,8 @@ with display.open(["a"]):
 list(track([1], "what"))
 print("rich" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("\nFalse\n")
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.endswith("\nFalse\n")
 
 
 def test_a_flow_on_a_terminal_gets_transient_lines(

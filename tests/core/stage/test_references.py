@@ -29,8 +29,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def frozen(project: Path) -> str:
-    found: str = freeze_references(MINE, Reader(project))
-    return found
+    text: str = freeze_references(MINE, Reader(project))
+    return text
 
 
 def test_only_references_change_wherever_they_are(project: Path) -> None:
@@ -39,9 +39,9 @@ def test_only_references_change_wherever_they_are(project: Path) -> None:
 
     digest = frozen(project).removeprefix(f"{MINE}@")
     assert len(digest) == 16
-    found = freeze_references(value(MINE), Reader(project))
-    assert found == value(f"{MINE}@{digest}")
-    assert frozen_references(found) == {MINE: digest}
+    text = freeze_references(value(MINE), Reader(project))
+    assert text == value(f"{MINE}@{digest}")
+    assert frozen_references(text) == {MINE: digest}
     assert frozen_references(value(MINE)) == {}
 
 
@@ -74,7 +74,7 @@ def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: st
     ],
 )
 def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name: str | None) -> None:
-    """As an own loss has it whose imports have moved: refused before the run, not in the middle of it."""
+    """As when the imports of a user's own loss have moved: refused before the run, not in the middle of it."""
     file = project / "tasks/train/mine.py"
     file.write_text(f"{file.read_text()}\n\n{line}\n")
     if name is None:
@@ -85,17 +85,17 @@ def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("tasks.train.missing:loss", "there is no tasks/train/missing.py"),
         ("tasks.train.mine:missing", "tasks/train/mine.py defines no missing"),
         (f"{MINE}@0123456789abcdef", "remove the @"),
     ],
 )
-def test_what_cannot_be_named(project: Path, value: str, told: str) -> None:
-    with pytest.raises(UserError, match=r"^params.yaml: rounds.star.loss: found ") as refused:
+def test_what_cannot_be_named(project: Path, value: str, message: str) -> None:
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star.loss: found ") as error:
         freeze_references({"rounds": {"star": {"loss": value}}}, Reader(project))
-    assert told in str(refused.value)
+    assert message in str(error.value)
 
 
 def test_only_what_names_changed_code_is_frozen_anew(project: Path) -> None:

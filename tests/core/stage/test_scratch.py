@@ -21,20 +21,20 @@ def test_a_limited_number_of_unfinished_works_is_kept() -> None:
 
 
 def test_a_finished_work_stays_until_its_outs_are_safe() -> None:
-    done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
-    (done / "checkpoint").touch()
-    mark_finished(done)
-    assert scratch_folder("train-star", "a" * 40) == done
-    assert (done / "checkpoint").exists(), "a re-run resumes from it: a kill came before DVC had its outs"
+    finished, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
+    (finished / "checkpoint").touch()
+    mark_finished(finished)
+    assert scratch_folder("train-star", "a" * 40) == finished
+    assert (finished / "checkpoint").exists(), "a re-run resumes from it: a kill came before DVC had its outs"
     remove_finished()
-    assert (done.exists(), other.exists()) == (False, True)
+    assert (finished.exists(), other.exists()) == (False, True)
 
 
 def test_a_removal_that_is_cut_short_is_ended_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = scratch_folder("train-star", "a" * 40)
-    (done / "curves").mkdir()
-    (done / "checkpoint").touch()
-    mark_finished(done)
+    finished = scratch_folder("train-star", "a" * 40)
+    (finished / "curves").mkdir()
+    (finished / "checkpoint").touch()
+    mark_finished(finished)
 
     def fail(_: Path) -> None:
         raise OSError
@@ -42,24 +42,24 @@ def test_a_removal_that_is_cut_short_is_ended_later(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(scratch, "_flush", fail)
         remove_finished()
-    assert [path.name for path in done.iterdir()] == [scratch.FINISHED], "its mark is the last to go"
+    assert [path.name for path in finished.iterdir()] == [scratch.FINISHED], "its mark is the last to go"
     remove_finished()
-    assert not done.exists()
+    assert not finished.exists()
 
 
 def test_a_finished_work_is_replaced_by_another_of_its_kind() -> None:
-    done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
-    mark_finished(done)
+    finished, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
+    mark_finished(finished)
     mark_finished(other)
     assert scratch_folder("train-star", "c" * 40).exists()
-    assert (done.exists(), other.exists()) == (False, True)
+    assert (finished.exists(), other.exists()) == (False, True)
 
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "one bit", "gone", "no seal", "half a seal", "bytes for a seal"])
 def test_a_seal_detects_corruption(harm: str, tmp_path: Path) -> None:
     piece, mark = tmp_path / "piece.npy", tmp_path / "piece.npy.sha256"
-    whole = bytes(range(256)) * 40
-    piece.write_bytes(whole)
+    content = bytes(range(256)) * 40
+    piece.write_bytes(content)
     assert not is_sealed(piece), "written but not yet sealed"
     seal(piece)
     assert is_sealed(piece)
@@ -68,27 +68,27 @@ def test_a_seal_detects_corruption(harm: str, tmp_path: Path) -> None:
     elif "seal" in harm:
         mark.write_bytes(mark.read_bytes()[:30] if harm == "half a seal" else b"\xff\xfe")
     else:
-        piece.write_bytes({"cut": whole[:5000], "empty": b"", "one bit": b"\x01" + whole[1:]}[harm])
+        piece.write_bytes({"cut": content[:5000], "empty": b"", "one bit": b"\x01" + content[1:]}[harm])
     assert not is_sealed(piece)
-    piece.write_bytes(whole)
+    piece.write_bytes(content)
     seal(piece)
     assert is_sealed(piece)
 
 
 @pytest.mark.parametrize("library", ["torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu"])
 def test_work_of_another_version_of_a_library_is_not_gone_on_with(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(name: str) -> str:
+    def changed_version(name: str) -> str:
         if name in scratch.FAISS and library in scratch.FAISS and name != library:
             raise PackageNotFoundError
         return "0.0.1" if name == library else version(name)
 
     before = code_digest("freeze")
-    monkeypatch.setattr(scratch, "version", found)
+    monkeypatch.setattr(scratch, "version", changed_version)
     assert code_digest("freeze") != before
 
 
 def test_work_that_cannot_be_resumed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    told = "train-star: starting from the beginning; the unfinished work found has other inputs, "
+    message = "train-star: starting from the beginning; the unfinished work found has other inputs, "
     first = scratch_folder("train-star", "a" * 40)
     scratch_folder("train-star", "b" * 40)
     assert not capsys.readouterr().out, "nothing was done there"
@@ -98,7 +98,7 @@ def test_work_that_cannot_be_resumed_is_told(capsys: pytest.CaptureFixture[str])
     scratch_folder("train-warmup", "c" * 40)
     assert not capsys.readouterr().out, "its own, one that is known, and one of another kind"
     scratch_folder("train-star", "c" * 40)
-    assert capsys.readouterr().out.startswith(told)
+    assert capsys.readouterr().out.startswith(message)
     mark_finished(first)
     scratch_folder("train-star", "d" * 40)
     assert not capsys.readouterr().out, "what is finished does not count"

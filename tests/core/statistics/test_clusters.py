@@ -30,27 +30,27 @@ def test_groups_worked_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_groups_are_the_components_of_the_graph(seed: int) -> None:
-    draw = random.Random(seed)
-    pairs = [(draw.randrange(60), draw.randrange(70)) for _ in range(55)]
+    rng = random.Random(seed)
+    pairs = [(rng.randrange(60), rng.randrange(70)) for _ in range(55)]
     graph = coo_array((np.ones(len(pairs)), ([q for q, _ in pairs], [60 + d for _, d in pairs])), shape=(130, 130))
     labels = connected_components(graph, directed=False)[1]
-    found = connected((f"q{query}", f"d{doc}") for query, doc in pairs)
+    groups = connected((f"q{query}", f"d{doc}") for query, doc in pairs)
     queries = sorted({query for query, _ in pairs})
-    for one in queries:
-        for other in queries:
-            assert (found[f"q{one}"] == found[f"q{other}"]) == (labels[one] == labels[other])
+    for query_a in queries:
+        for query_b in queries:
+            assert (groups[f"q{query_a}"] == groups[f"q{query_b}"]) == (labels[query_a] == labels[query_b])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_value_per_group_has_the_cluster_robust_error(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    values, numbers = draw.normal(size=40), np.unique(draw.integers(0, 12, 40), return_inverse=True)[1]
-    each, mean, groups = by_group(values, numbers), values.mean(), numbers.max() + 1
-    deviations = [sum(values[place] - mean for place in range(40) if numbers[place] == group) for group in range(groups)]
-    assert each == pytest.approx([mean + deviation * groups / 40 for deviation in deviations])
-    assert each.mean() == pytest.approx(mean)
+    rng = np.random.default_rng(seed)
+    values, numbers = rng.normal(size=40), np.unique(rng.integers(0, 12, 40), return_inverse=True)[1]
+    group_values, mean, groups = by_group(values, numbers), values.mean(), numbers.max() + 1
+    deviations = [sum(values[i] - mean for i in range(40) if numbers[i] == group) for group in range(groups)]
+    assert group_values == pytest.approx([mean + deviation * groups / 40 for deviation in deviations])
+    assert group_values.mean() == pytest.approx(mean)
     error = math.sqrt(groups / (groups - 1) * sum(deviation**2 for deviation in deviations)) / 40
-    assert each.std(ddof=1) / math.sqrt(groups) == pytest.approx(error)
+    assert group_values.std(ddof=1) / math.sqrt(groups) == pytest.approx(error)
     assert design_effect(values, numbers) == pytest.approx(error**2 / (values.var(ddof=1) / 40))
     assert (by_group(values, np.arange(40)) == values).all(), "to the bit"
     assert design_effect(values, np.arange(40)) == design_effect(values, np.zeros(40, int)) == 1.0
@@ -62,7 +62,7 @@ def test_a_design_effect_worked_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "wanted"),
+    ("effect", "expected"),
     [
         (1.6, "131 independent ones (design effect 1.6)"),
         (0.96, "210 independent ones (design effect 1.0)"),
@@ -70,8 +70,8 @@ def test_a_design_effect_worked_by_hand() -> None:
         (0.0, "210 independent ones (design effect 0.0; below 1 by chance, as a rule)"),
     ],
 )
-def test_queries_never_say_as_much_as_more_queries(effect: float, wanted: str) -> None:
-    assert describe_groups(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {wanted}"
+def test_queries_never_say_as_much_as_more_queries(effect: float, expected: str) -> None:
+    assert describe_groups(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {expected}"
 
 
 def test_one_query_or_group_tests_nothing() -> None:
@@ -88,11 +88,11 @@ def test_a_design_effect_of_nothing_is_told() -> None:
 
 def test_tests_over_groups_err_as_often_as_they_say() -> None:
     """Four queries a document, half of the variance shared, no difference: by query every fifth test errs, by group one in twenty."""
-    draw, numbers = np.random.default_rng(3), np.repeat(np.arange(40), 4)
-    wrong = np.zeros(3)
+    rng, numbers = np.random.default_rng(3), np.repeat(np.arange(40), 4)
+    errors = np.zeros(3)
     for _ in range(400):
-        values = np.repeat(draw.normal(size=40), 4) + draw.normal(size=160)
+        values = np.repeat(rng.normal(size=40), 4) + rng.normal(size=160)
         by_t = [paired_t_test(values, np.zeros(160), 0.05, groups)[0] for groups in (None, numbers)]
-        wrong += np.array([*by_t, permutation_test(values, np.zeros(160), permutations=1000, seed=1, groups=numbers)]) <= 0.05
-    assert wrong[0] > 60
-    assert max(wrong[1:]) <= 20 + 3 * math.sqrt(19)
+        errors += np.array([*by_t, permutation_test(values, np.zeros(160), permutations=1000, seed=1, groups=numbers)]) <= 0.05
+    assert errors[0] > 60
+    assert max(errors[1:]) <= 20 + 3 * math.sqrt(19)

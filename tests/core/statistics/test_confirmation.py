@@ -18,31 +18,29 @@ def test_a_query_is_on_one_side_for_ever() -> None:
     assert set(confirm) == set(queries) - choose
     assert confirm == confirmation_queries(reversed(queries), {}), "whatever order they come in"
     assert confirmation_queries(queries[:500], {}) == [query for query in confirm if query in set(queries[:500])], "none moves as dev grows"
-    places = [queries.index(query) for query in confirm]
-    assert abs(sum(places[:800]) / 800 - sum(places[800:]) / len(places[800:])) < 150, "the order has nothing to do with the ids'"
+    ranks = [queries.index(query) for query in confirm]
+    assert abs(sum(ranks[:800]) / 800 - sum(ranks[800:]) / len(ranks[800:])) < 150, "the order has nothing to do with the ids'"
     assert isinstance(is_selection_query("\udc80", {}), bool), "an id that is no UTF-8"
 
 
 def test_queries_that_share_a_relevant_document_are_on_one_side() -> None:
     queries = [f"q{number:04}" for number in range(2000)]
-    groups = connected((query, f"d{place // 5}") for place, query in enumerate(queries))
+    groups = connected((query, f"d{n // 5}") for n, query in enumerate(queries))
     choose = [query for query in queries if is_selection_query(query, groups)]
-    assert choose == [query for place, query in enumerate(queries) if is_selection_query(queries[place // 5 * 5], {})], (
-        "as the least of them"
-    )
+    assert choose == [query for n, query in enumerate(queries) if is_selection_query(queries[n // 5 * 5], {})], "as the least of them"
     assert 50 < len(choose) / 5 < 110
     assert set(confirmation_queries(queries, groups)) == set(queries) - set(choose)
 
 
 def test_the_best_of_ten_on_those_that_choose_is_no_better_on_those_that_confirm() -> None:
-    """Ten equal systems, five queries a document with the same luck: the chosen one's mean over confirming queries is as any other's."""
-    draw, queries = np.random.default_rng(6), [f"q{number:04}" for number in range(500)]
-    groups = connected((query, f"d{place // 5}") for place, query in enumerate(queries))
-    flattered = {"by group": np.empty(400), "by query": np.empty(400)}
-    for name, means in flattered.items():
-        side = np.array([is_selection_query(query, groups if name == "by group" else {}) for query in queries])
+    """Ten equal systems, five queries a document with the same luck: the chosen one's mean over confirming queries is like any other's."""
+    rng, queries = np.random.default_rng(6), [f"q{number:04}" for number in range(500)]
+    groups = connected((query, f"d{n // 5}") for n, query in enumerate(queries))
+    bias = {"by group": np.empty(400), "by query": np.empty(400)}
+    for name, means in bias.items():
+        selects = np.array([is_selection_query(query, groups if name == "by group" else {}) for query in queries])
         for trial in range(400):
-            luck = np.repeat(draw.normal(size=(10, 100)), 5, axis=1)
-            means[trial] = luck[luck[:, side].mean(axis=1).argmax(), ~side].mean()
+            scores = np.repeat(rng.normal(size=(10, 100)), 5, axis=1)
+            means[trial] = scores[scores[:, selects].mean(axis=1).argmax(), ~selects].mean()
     error = 1 / math.sqrt(80 * 400)  # of 80 documents that confirm
-    assert abs(flattered["by group"].mean()) < 4 * error < 10 * error < flattered["by query"].mean()
+    assert abs(bias["by group"].mean()) < 4 * error < 10 * error < bias["by query"].mean()

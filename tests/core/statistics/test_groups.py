@@ -25,8 +25,8 @@ def test_question_word(text: str, word: str) -> None:
 
 
 def test_ranges_hold_about_as_many_each_and_equal_values_stay_together() -> None:
-    draw = random.Random(0)
-    values = [draw.gauss(5, 2) for _ in range(1000)]
+    rng = random.Random(0)
+    values = [rng.gauss(5, 2) for _ in range(1000)]
     labels, order = by_range(values, 4)
     assert [labels.count(name) for name in order] == [250] * 4
     highest = [max(value for value, label in zip(values, labels, strict=True) if label == name) for name in order]
@@ -53,13 +53,13 @@ def test_ranges_of_numbers_with_the_same_short_name_stay_apart(first: float, dis
     values = [first + number * distance for number in range(40)]
     labels, order = by_range(values, 4)
     assert len(set(order)) == 4
-    assert labels == [order[place // 10] for place in range(40)]
+    assert labels == [order[n // 10] for n in range(40)]
 
 
 def test_numbers_that_are_missing_or_infinite_are_a_group_of_their_own() -> None:
     numbers = [float(number) for number in range(20)]
     labels, order = by_range(numbers, 2)
-    found = by_column(["", *map(str, numbers), "NaN", "Infinity", "-inf", ""], 2)
-    assert found == Dimension(["(none)", *labels, *["(none)"] * 4], [*order, "(none)"])
+    dimension = by_column(["", *map(str, numbers), "NaN", "Infinity", "-inf", ""], 2)
+    assert dimension == Dimension(["(none)", *labels, *["(none)"] * 4], [*order, "(none)"])
     missing = ["", "nan", "NaN", "NAN", "+nan", "-nan", "inf", "Inf", "INF", "+inf", "-inf", "Infinity", "-Infinity"]
     assert by_column(missing, 2) is None, "nothing to group by"

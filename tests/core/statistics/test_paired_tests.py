@@ -22,10 +22,10 @@ def tail(t: float, freedom: int) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_paired_t_test_equals_the_formula(seed: int) -> None:
-    draw = random.Random(seed)
-    count = draw.randint(3, 40)
-    first = [draw.choice([0.0, 0.5, 1.0]) for _ in range(count)]
-    second = [draw.random() for _ in range(count)]
+    rng = random.Random(seed)
+    count = rng.randint(3, 40)
+    first = [rng.choice([0.0, 0.5, 1.0]) for _ in range(count)]
+    second = [rng.random() for _ in range(count)]
     differences = [a - b for a, b in zip(first, second, strict=True)]
     mean = sum(differences) / count
     error = math.sqrt(sum((d - mean) ** 2 for d in differences) / (count - 1) / count)
@@ -51,10 +51,10 @@ def test_paired_t_test_worked_by_hand() -> None:
 
 
 def test_paired_t_test_without_variance() -> None:
-    same = np.array([0.1, 0.7, 0.3])
-    assert paired_t_test(same, same, 0.05) == (1.0, None, None)
+    values = np.array([0.1, 0.7, 0.3])
+    assert paired_t_test(values, values, 0.05) == (1.0, None, None)
     assert paired_t_test(np.array([1.0, 1.0]), np.array([0.5, 0.5]), 0.05) == (0.5, None, None), "two heads or two tails"
-    assert paired_t_test(same + 0.1, same, 0.05) == (0.25, None, None), "equal but for rounding"
+    assert paired_t_test(values + 0.1, values, 0.05) == (0.25, None, None), "equal but for rounding"
     assert paired_t_test(np.ones(4), np.zeros(4), 0.05, np.array([0, 0, 1, 1])) == (0.5, None, None), "two groups"
     assert paired_t_test(np.arange(4.0), np.zeros(4), 0.05, np.zeros(4, int)) == (1.0, None, None), "one group"
     assert paired_t_test(np.array([1.0]), np.array([0.5]), 0.05) == (1.0, None, None)
@@ -86,8 +86,8 @@ def test_holm_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_holm_rejects_what_the_step_down_procedure_rejects(seed: int) -> None:
-    draw = random.Random(seed)
-    p_values = [draw.random() ** 8 for _ in range(12)]
+    rng = random.Random(seed)
+    p_values = [rng.random() ** 8 for _ in range(12)]
     rejected: set[int] = set()
     for step, place in enumerate(sorted(range(12), key=lambda i: p_values[i])):
         if p_values[place] > 0.05 / (12 - step):

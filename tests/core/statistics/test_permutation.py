@@ -15,8 +15,8 @@ ALL = {"permutations": 100_000, "seed": 1}
 
 @pytest.mark.parametrize("seed", range(6))
 def test_all_sign_flips_equal_a_plain_loop(seed: int) -> None:
-    draw = random.Random(seed)
-    first, second = ([draw.choice([0.0, 1 / 3, 0.5, 1.0]) for _ in range(10)] for _ in range(2))  # many ties
+    rng = random.Random(seed)
+    first, second = ([rng.choice([0.0, 1 / 3, 0.5, 1.0]) for _ in range(10)] for _ in range(2))  # many ties
     differences = [a - b for a, b in zip(first, second, strict=True)]
     flips = [
         math.fsum(sign * difference for sign, difference in zip(signs, differences, strict=True))
@@ -29,17 +29,17 @@ def test_all_sign_flips_equal_a_plain_loop(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_drawn_sign_flips_are_close_to_scipy_and_to_all_of_them(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    first = draw.random(16)
-    second = first + draw.normal(0.08, 0.2, 16)
-    everything = permutation_test(first, second, permutations=2**16, seed=0)
+    rng = np.random.default_rng(seed)
+    first = rng.random(16)
+    second = first + rng.normal(0.08, 0.2, 16)
+    exact_p = permutation_test(first, second, permutations=2**16, seed=0)
     theirs = stats.permutation_test((first, second), lambda a, b, axis: (a - b).mean(axis), permutation_type="samples", n_resamples=np.inf)
-    assert everything == pytest.approx(theirs.pvalue, abs=1e-12)
-    drawn = permutation_test(first, second, permutations=2**16 - 1, seed=3)
-    assert drawn != everything
-    assert drawn == pytest.approx(everything, abs=5 * math.sqrt(everything * (1 - everything) / 2**16))
-    assert drawn == permutation_test(first, second, permutations=2**16 - 1, seed=3)
-    assert drawn != permutation_test(first, second, permutations=2**16 - 1, seed=4)
+    assert exact_p == pytest.approx(theirs.pvalue, abs=1e-12)
+    drawn_p = permutation_test(first, second, permutations=2**16 - 1, seed=3)
+    assert drawn_p != exact_p
+    assert drawn_p == pytest.approx(exact_p, abs=5 * math.sqrt(exact_p * (1 - exact_p) / 2**16))
+    assert drawn_p == permutation_test(first, second, permutations=2**16 - 1, seed=3)
+    assert drawn_p != permutation_test(first, second, permutations=2**16 - 1, seed=4)
 
 
 def test_permutation_test_worked_by_hand() -> None:
@@ -52,28 +52,29 @@ def test_permutation_test_worked_by_hand() -> None:
 
 
 def test_the_signs_of_a_group_are_flipped_at_once() -> None:
-    draw = random.Random(1)
-    differences, groups = [draw.choice([-0.5, 0.0, 1 / 3, 1.0]) for _ in range(14)], [draw.randrange(6) for _ in range(14)]
+    rng = random.Random(1)
+    differences, groups = [rng.choice([-0.5, 0.0, 1 / 3, 1.0]) for _ in range(14)], [rng.randrange(6) for _ in range(14)]
     flips = [
-        sum(signs[group] * one for group, one in zip(groups, differences, strict=True)) for signs in itertools.product((1, -1), repeat=6)
+        sum(signs[group] * difference for group, difference in zip(groups, differences, strict=True))
+        for signs in itertools.product((1, -1), repeat=6)
     ]
     expected = sum(abs(flipped) >= abs(sum(differences)) - 1e-9 for flipped in flips) / 2**6
-    second = np.array([draw.choice([0.0, 0.25, 1.0]) for _ in range(14)])
+    second = np.array([rng.choice([0.0, 0.25, 1.0]) for _ in range(14)])
     assert permutation_test(differences + second, second, groups=np.array(groups), **ALL) == expected  # type: ignore[arg-type]
 
 
 def test_equal_differences_give_the_sign_test() -> None:
     """With differences of one size, the sum is as far from 0 as seen where the number of plus signs is: a binomial tail."""
     differences = np.array([0.1] * 40 + [-0.1] * 22)
-    found = permutation_test(differences, np.zeros(62), permutations=200_000, seed=5)
+    p = permutation_test(differences, np.zeros(62), permutations=200_000, seed=5)
     expected = stats.binomtest(40, 62).pvalue
-    assert found == pytest.approx(expected, abs=5 * math.sqrt(expected / 200_000))
+    assert p == pytest.approx(expected, abs=5 * math.sqrt(expected / 200_000))
 
 
 def test_a_drawn_p_is_never_0_and_near_the_t_tests() -> None:
-    draw = np.random.default_rng(7)
-    first = draw.random(500)
+    rng = np.random.default_rng(7)
+    first = rng.random(500)
     assert permutation_test(first + 1, first, permutations=1000, seed=0) == 1 / 1001
     assert permutation_test(np.tile([1.0, 0.0], 50), np.tile([0.0, 1.0], 50), permutations=1000, seed=0) == 1, "a sum of 0"
-    second = first + draw.normal(0.02, 0.2, 500)
+    second = first + rng.normal(0.02, 0.2, 500)
     assert permutation_test(first, second, permutations=50_000, seed=0) == pytest.approx(paired_t_test(first, second, 0.05)[0], abs=0.01)

@@ -10,12 +10,12 @@ from tasks.core.statistics.clusters import by_group
 from tasks.core.statistics.power import d_interval, detectable, effect, noncentral_t, power, power_warning, queries_needed
 
 
-@pytest.mark.parametrize(("d", "wanted", "queries"), [(0.2, 0.8, 199), (0.5, 0.8, 34), (0.8, 0.8, 15), (0.5, 0.95, 54), (0.3, 0.9, 119)])
-def test_queries_needed_are_those_of_g_power(d: float, wanted: float, queries: int) -> None:
+@pytest.mark.parametrize(("d", "target", "queries"), [(0.2, 0.8, 199), (0.5, 0.8, 34), (0.8, 0.8, 15), (0.5, 0.95, 54), (0.3, 0.9, 119)])
+def test_queries_needed_are_those_of_g_power(d: float, target: float, queries: int) -> None:
     """Two-sided paired t-test at .05, as in G*Power's and Cohen's tables (d 0.5: 34)."""
-    assert queries_needed(d, 0.05, wanted) == queries
-    assert power(d, queries, 0.05) >= wanted > power(d, queries - 1, 0.05)
-    assert detectable(queries, 0.05, wanted) <= d < detectable(queries - 1, 0.05, wanted)
+    assert queries_needed(d, 0.05, target) == queries
+    assert power(d, queries, 0.05) >= target > power(d, queries - 1, 0.05)
+    assert detectable(queries, 0.05, target) <= d < detectable(queries - 1, 0.05, target)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 30, 400, 5000])
@@ -29,17 +29,17 @@ def test_the_noncentral_t_is_scipys(t: float, freedom: int) -> None:
 
 @pytest.mark.parametrize("alpha", [0.8, 0.95, 0.999])
 def test_a_level_as_high_as_the_power_finds_any_difference(alpha: float) -> None:
-    found = effect(np.array([0.1, 0.3, -0.2, 0.4]), alpha)
-    assert found
-    assert (found.detectable, found.needed) == (0.0, 2)
-    assert found.power >= alpha
+    result = effect(np.array([0.1, 0.3, -0.2, 0.4]), alpha)
+    assert result
+    assert (result.detectable, result.needed) == (0.0, 2)
+    assert result.power >= alpha
 
 
 def test_power_is_how_often_drawn_samples_are_significant() -> None:
-    draw = np.random.default_rng(0)
-    samples = draw.normal(0.3, 1.0, (20_000, 50))
-    found = float((stats.ttest_1samp(samples, 0.0, axis=1).pvalue <= 0.05).mean())
-    assert power(0.3, 50, 0.05) == pytest.approx(found, abs=0.015)
+    rng = np.random.default_rng(0)
+    samples = rng.normal(0.3, 1.0, (20_000, 50))
+    share = float((stats.ttest_1samp(samples, 0.0, axis=1).pvalue <= 0.05).mean())
+    assert power(0.3, 50, 0.05) == pytest.approx(share, abs=0.015)
     assert power(0.0, 50, 0.05) == pytest.approx(0.05)
     assert power(-0.3, 50, 0.05) == pytest.approx(power(0.3, 50, 0.05))
 
@@ -55,45 +55,45 @@ def test_the_interval_of_d_leaves_its_share_on_either_side(d: float, queries: in
 
 
 def test_the_interval_of_d_covers_the_true_effect() -> None:
-    draw = np.random.default_rng(1)
-    samples = draw.normal(0.5, 1.0, (600, 20))
+    rng = np.random.default_rng(1)
+    samples = rng.normal(0.5, 1.0, (600, 20))
     intervals = [d_interval(float(row.mean() / row.std(ddof=1)), 20, 0.1) for row in samples]
     assert np.mean([low <= 0.5 <= high for low, high in intervals]) == pytest.approx(0.9, abs=0.04)
 
 
 def test_an_effect_worked_by_hand() -> None:
     # Differences 1, 2, 3: mean 2, standard deviation 1, so d = 2.
-    found = effect(np.array([1.0, 2.0, 3.0]), 0.05)
-    assert found
-    assert found.d == pytest.approx(2.0)
-    assert found.power == pytest.approx(power(2.0, 3, 0.05))
-    assert found.detectable == pytest.approx(detectable(3, 0.05))
+    result = effect(np.array([1.0, 2.0, 3.0]), 0.05)
+    assert result
+    assert result.d == pytest.approx(2.0)
+    assert result.power == pytest.approx(power(2.0, 3, 0.05))
+    assert result.detectable == pytest.approx(detectable(3, 0.05))
     assert effect(np.array([1.0, 2.0, 3.0]) / 50, 0.05).detectable == pytest.approx(detectable(3, 0.05) / 50)  # type: ignore[union-attr]
-    two = effect(np.array([1.0, 2.0]), 0.05)
-    assert two and two.d == pytest.approx(1.5 / math.sqrt(0.5))
+    smallest = effect(np.array([1.0, 2.0]), 0.05)
+    assert smallest and smallest.d == pytest.approx(1.5 / math.sqrt(0.5))
     assert effect(np.array([0.5, 0.5]), 0.05) is None
     assert effect(np.array([0.5]), 0.05) is None
     assert effect(np.array([0.1 + 0.3, 0.7 + 0.3]) - np.array([0.1, 0.7]), 0.05) is None, "equal but for rounding"
 
 
 def test_an_effect_over_groups_is_tested_by_one_value_per_group() -> None:
-    draw = np.random.default_rng(4)
-    numbers, values = np.repeat(np.arange(30), 3), np.repeat(draw.normal(0.2, 1, 30), 3)  # three queries that say the same
-    found, alone = effect(values, 0.05, numbers), effect(values[::3], 0.05)
-    assert found and alone and alone.needed
-    assert (found.power, found.detectable) == (pytest.approx(alone.power), pytest.approx(alone.detectable))
+    rng = np.random.default_rng(4)
+    numbers, values = np.repeat(np.arange(30), 3), np.repeat(rng.normal(0.2, 1, 30), 3)  # three queries that say the same
+    grouped, alone = effect(values, 0.05, numbers), effect(values[::3], 0.05)
+    assert grouped and alone and alone.needed
+    assert (grouped.power, grouped.detectable) == (pytest.approx(alone.power), pytest.approx(alone.detectable))
     scale = values[::3].std(ddof=1) / values.std(ddof=1)
-    assert found.d == pytest.approx(values.mean() / values.std(ddof=1)) == pytest.approx(alone.d * scale), "of single differences"
-    assert (found.d_low, found.d_high) == pytest.approx((alone.d_low * scale, alone.d_high * scale))
-    assert found.needed == 3 * alone.needed, "in queries"
-    less, each = effect(values[:-1], 0.05, numbers[:-1]), by_group(values[:-1], numbers[:-1])
-    assert less and less.needed == math.ceil(queries_needed(each.mean() / each.std(ddof=1), 0.05) * 89 / 30)  # type: ignore[operator]
+    assert grouped.d == pytest.approx(values.mean() / values.std(ddof=1)) == pytest.approx(alone.d * scale), "of single differences"
+    assert (grouped.d_low, grouped.d_high) == pytest.approx((alone.d_low * scale, alone.d_high * scale))
+    assert grouped.needed == 3 * alone.needed, "in queries"
+    less, group_values = effect(values[:-1], 0.05, numbers[:-1]), by_group(values[:-1], numbers[:-1])
+    assert less and less.needed == math.ceil(queries_needed(group_values.mean() / group_values.std(ddof=1), 0.05) * 89 / 30)  # type: ignore[operator]
     assert effect(np.ones(4), 0.05, np.array([0, 0, 1, 1])) is None
 
 
 def test_too_few_queries_are_told_in_a_sentence() -> None:
-    draw = np.random.default_rng(3)
-    differences = draw.normal(0.0, 1.0, 60)
+    rng = np.random.default_rng(3)
+    differences = rng.normal(0.0, 1.0, 60)
     differences = 0.02 + 0.15 * (differences - differences.mean()) / differences.std(ddof=1)  # d = .1333
     assert power_warning("dev", 60, 0.02, effect(differences, 0.05)) == (
         "dev: 60 queries show a difference of 0.0200 with 17 % power; 444 are needed for 80 %"

@@ -12,8 +12,8 @@ SCHEMA = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.str
 
 
 def table(rows: int, longest: int, seed: int) -> pa.Table:
-    draw = random.Random(seed)
-    columns = [[f"{n}" for n in range(rows)], *(["é" * draw.randint(0, longest) for _ in range(rows)] for _ in range(2))]
+    rng = random.Random(seed)
+    columns = [[f"{n}" for n in range(rows)], *(["é" * rng.randint(0, longest) for _ in range(rows)] for _ in range(2))]
     return pa.table(columns, schema=SCHEMA)
 
 
@@ -30,17 +30,17 @@ def test_cut_by_bytes(size: int) -> None:
 
 
 def test_joined_to_rows() -> None:
-    whole = table(100, 5, 0)
-    parts = list(join_batches(whole.to_batches(max_chunksize=3), 10))
+    whole_table = table(100, 5, 0)
+    parts = list(join_batches(whole_table.to_batches(max_chunksize=3), 10))
     assert [part.num_rows for part in parts] == [12] * 8 + [4]
-    assert pa.concat_tables(parts).equals(whole)
+    assert pa.concat_tables(parts).equals(whole_table)
     assert list(join_batches([], 10)) == []
 
 
 def test_joined_to_bytes() -> None:
-    whole = table(100, 50, 1)
-    crumbs = whole.to_batches(max_chunksize=2)
+    whole_table = table(100, 50, 1)
+    crumbs = whole_table.to_batches(max_chunksize=2)
     parts = list(join_batches(iter(crumbs), 10**6, 1000))
-    assert pa.concat_tables(parts).equals(whole)
+    assert pa.concat_tables(parts).equals(whole_table)
     most = max(crumb.nbytes for crumb in crumbs)
     assert all(1000 <= part.nbytes <= 1000 + 2 * most for part in parts[:-1]) and len(parts) > 3

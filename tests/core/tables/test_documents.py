@@ -16,11 +16,11 @@ def test_only_documents_that_are_there(tmp_path: Path) -> None:
     table = pa.table([names, [f"title {n}" for n in range(10)], [f"text {n}" for n in range(10)]], schema=DOCUMENTS)
     pq.write_table(table, tmp_path / "documents.parquet", row_group_size=3)
 
-    def found(*wanted: str) -> dict[str, tuple[str, str]]:
-        return texts_of(tmp_path / "documents.parquet", pa.chunked_array([pa.array(wanted, pa.string())]))
+    def texts(*doc_ids: str) -> dict[str, tuple[str, str]]:
+        return texts_of(tmp_path / "documents.parquet", pa.chunked_array([pa.array(doc_ids, pa.string())]))
 
-    assert found("d9", "d0", "gone", "d4") == {f"d{n}": (f"title {n}", f"text {n}") for n in (0, 4, 9)}
-    assert found("gone") == found() == {}
+    assert texts("d9", "d0", "gone", "d4") == {f"d{n}": (f"title {n}", f"text {n}") for n in (0, 4, 9)}
+    assert texts("gone") == texts() == {}
     with pytest.raises(UserError, match=r"none\.parquet: not found"):
         texts_of(tmp_path / "none.parquet", pa.chunked_array([pa.array(["d0"])]))
 

@@ -1,4 +1,4 @@
-"""Ids that are too many bytes for one array of strings are read all the same, and order and name documents as any others do."""
+"""Ids with too many bytes for one array of strings are read all the same, and order and name documents as others do."""
 
 from pathlib import Path
 
@@ -30,12 +30,14 @@ def test_ids_of_more_bytes_than_an_array_can_have_are_large_strings(large: pa.Ar
 
 
 def test_large_strings_order_and_name_documents(large: pa.Array) -> None:
-    few = pa.array(NAMES)
-    np.testing.assert_array_equal(id_order(large), id_order(few))
-    assert search.id_order(large).equals(search.id_order(few))
+    small = pa.array(NAMES)
+    np.testing.assert_array_equal(id_order(large), id_order(small))
+    assert search.id_order(large).equals(search.id_order(small))
     owners, rows = np.arange(5, dtype=np.int32), np.array([[0, 1, 3], [4, 2, 0]])
     scores = np.array([[1.0, 1.0, 1.0], [3.0, 2.0, 1.0]], dtype=np.float32)
-    found, wanted = (pa.concat_tables(ranked_tables(scores, rows, some.slice(0, 2), some, owners, 2)) for some in (large, few))
-    assert found.equals(wanted) and found["doc"].to_pylist() == ["d9", "d2", "d1", "größe"]
-    drawn, as_drawn = (random_source(some, {0: {1}}, 4, 7)("q", 0) for some in (large, few))
-    assert [doc for doc, _ in drawn] == [doc for doc, _ in as_drawn] and len(drawn) == 4
+    actual, expected = (
+        pa.concat_tables(ranked_tables(scores, rows, id_column.slice(0, 2), id_column, owners, 2)) for id_column in (large, small)
+    )
+    assert actual.equals(expected) and actual["doc"].to_pylist() == ["d9", "d2", "d1", "größe"]
+    drawn_large, drawn_small = (random_source(id_column, {0: {1}}, 4, 7)("q", 0) for id_column in (large, small))
+    assert [doc for doc, _ in drawn_large] == [doc for doc, _ in drawn_small] and len(drawn_large) == 4

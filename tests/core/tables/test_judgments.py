@@ -38,11 +38,13 @@ def ids(tmp_path: Path) -> tuple[Path, Path]:
 
 def negatives(seed: int) -> list[Row]:
     """Some queries with up to eight documents, in the order of `ids`; one query and some documents are unknown."""
-    draw = np.random.default_rng(seed)
-    names = [name for name in [f"q{n}" for n in range(9, -1, -1)] if draw.random() < 0.7]
+    rng = np.random.default_rng(seed)
+    names = [name for name in [f"q{n}" for n in range(9, -1, -1)] if rng.random() < 0.7]
     names.insert(len(names) // 2, "gone")
-    found = [draw.permutation([f"d{n}" for n in range(23)])[: draw.integers(1, 9)] for _ in names]
-    return [(q, d, rank, float(draw.integers(9))) for q, docs in zip(names, found, strict=True) for rank, d in enumerate(docs.tolist(), 1)]
+    doc_lists = [rng.permutation([f"d{n}" for n in range(23)])[: rng.integers(1, 9)] for _ in names]
+    return [
+        (q, d, rank, float(rng.integers(9))) for q, docs in zip(names, doc_lists, strict=True) for rank, d in enumerate(docs.tolist(), 1)
+    ]
 
 
 def write(path: Path, rows: list[Row], batch: int = 3) -> None:
@@ -96,29 +98,34 @@ def test_relevant_pairs_have_grades_above_0(ids: tuple[Path, Path], tmp_path: Pa
     assert as_dictionary(lists_of(queries, documents, 10, np.array([1, 2, 3], np.float32))) == {0: [(4, 2.0), (2, 3.0)], 8: [(3, 1.0)]}
 
 
-def same_of(texts: Sequence[int], of: Ints) -> SameTexts:
-    """All of `texts` that are equal to one of the `of`."""
-    members = [place for place, text in enumerate(texts) if text in {texts[asked] for asked in of.tolist()}]
-    return SameTexts(np.array(members), np.array([texts.index(texts[place]) for place in members]))
+def same_of(texts: Sequence[int], rows: Ints) -> SameTexts:
+    """All of `texts` that are equal to one of the `rows`."""
+    members = [n for n, text in enumerate(texts) if text in {texts[row] for row in rows.tolist()}]
+    return SameTexts(np.array(members), np.array([texts.index(texts[n]) for n in members]))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    texts = {"query": draw.integers(0, 6, size=12).tolist(), "document": draw.integers(0, 9, size=20).tolist()}
-    pairs = {(int(q), int(d)) for q, d in zip(draw.integers(12, size=9), draw.integers(20, size=9), strict=True)}
+    rng = np.random.default_rng(seed)
+    texts = {"query": rng.integers(0, 6, size=12).tolist(), "document": rng.integers(0, 9, size=20).tolist()}
+    pairs = {(int(q), int(d)) for q, d in zip(rng.integers(12, size=9), rng.integers(20, size=9), strict=True)}
     q, d = np.array(sorted(pairs)).T
-    same = [same_of(texts["query"], q), same_of(texts["document"], d)]
-    judged = {(texts["query"][one], texts["document"][other]) for one, other in pairs}
-    expected = [(one, other) for one in range(12) for other in range(20) if (texts["query"][one], texts["document"][other]) in judged]
-    assert list(zip(*map(np.ndarray.tolist, with_same_texts(q, d, *same)), strict=True)) == expected
-    grades, highest = draw.integers(1, 4, size=len(q)), dict[tuple[int, int], int]()
-    for one, other, grade in zip(q.tolist(), d.tolist(), grades.tolist(), strict=True):
-        key = texts["query"][one], texts["document"][other]
+    same_texts = [same_of(texts["query"], q), same_of(texts["document"], d)]
+    judged_texts = {(texts["query"][query], texts["document"][document]) for query, document in pairs}
+    expected = [
+        (query, document)
+        for query in range(12)
+        for document in range(20)
+        if (texts["query"][query], texts["document"][document]) in judged_texts
+    ]
+    assert list(zip(*map(np.ndarray.tolist, with_same_texts(q, d, *same_texts)), strict=True)) == expected
+    grades, highest = rng.integers(1, 4, size=len(q)), dict[tuple[int, int], int]()
+    for query, document, grade in zip(q.tolist(), d.tolist(), grades.tolist(), strict=True):
+        key = texts["query"][query], texts["document"][document]
         highest[key] = max(grade, highest.get(key, 0))
-    known = with_same_texts(q, d, *same)
-    found = grades_of(known, (q, d), grades, *same)
-    assert found.tolist() == [highest[texts["query"][one], texts["document"][other]] for one, other in expected]
+    known_pairs = with_same_texts(q, d, *same_texts)
+    actual = grades_of(known_pairs, (q, d), grades, *same_texts)
+    assert actual.tolist() == [highest[texts["query"][query], texts["document"][document]] for query, document in expected]
     alone = with_same_texts(q, d, same_of(range(12), q), same_of(range(20), d))
     assert alone[0] is q and alone[1] is d, "bit for bit as before, where no text repeats"
 
@@ -129,5 +136,5 @@ def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
 )
 def test_texts_that_repeat_on_one_side_alone(query_texts: list[int], document_texts: list[int], expected: list[tuple[int, int]]) -> None:
     q, d = np.array([0]), np.array([1])
-    found = with_same_texts(q, d, same_of(query_texts, q), same_of(document_texts, d))
-    assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == expected
+    actual = with_same_texts(q, d, same_of(query_texts, q), same_of(document_texts, d))
+    assert list(zip(*map(np.ndarray.tolist, actual), strict=True)) == expected

@@ -27,13 +27,13 @@ def test_batches_come_back_in_order(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """Of what was read, nothing is kept: by default, Arrow has all compressed parts in memory at the end."""
-    draw, ids = np.random.default_rng(0), [str(i) for i in range(BATCH_ROWS)]
-    parts = (pa.table([ids, [draw.bytes(300).hex() for _ in ids], [[]] * BATCH_ROWS], schema=QUERIES) for _ in range(12))
+    """Nothing that was read stays in memory: by default, Arrow would hold all compressed parts at the end."""
+    rng, ids = np.random.default_rng(0), [str(i) for i in range(BATCH_ROWS)]
+    parts = (pa.table([ids, [rng.bytes(300).hex() for _ in ids], [[]] * BATCH_ROWS], schema=QUERIES) for _ in range(12))
     write_table(tmp_path / "texts.parquet", QUERIES, parts)
     before = pa.total_allocated_bytes()
-    held = [pa.total_allocated_bytes() - before for _ in read_batches(tmp_path / "texts.parquet", QUERIES)]
-    assert len(held) == 12 and max(held) < (tmp_path / "texts.parquet").stat().st_size / 2
+    bytes_held = [pa.total_allocated_bytes() - before for _ in read_batches(tmp_path / "texts.parquet", QUERIES)]
+    assert len(bytes_held) == 12 and max(bytes_held) < (tmp_path / "texts.parquet").stat().st_size / 2
 
 
 def test_an_empty_table_can_be_read(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_missing_invalid_and_other_tables_are_refused_in_one_line(tmp_path: Path
 def test_corruption_that_arrow_reports_as_an_os_error_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "qrels.parquet"
     write_table(path, QRELS, [rows(0, 1000)])
-    harmed = bytearray(path.read_bytes())
-    harmed[4:300] = bytes(296)
-    path.write_bytes(harmed)
+    corrupt = bytearray(path.read_bytes())
+    corrupt[4:300] = bytes(296)
+    path.write_bytes(corrupt)
     with pytest.raises(OSError) as raw:
         pq.read_table(path)
     assert raw.value.errno is None

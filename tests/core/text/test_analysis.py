@@ -23,7 +23,7 @@ MARKLESS = "abzAZ09_ .,-'\"&/\n²³½éÉüßñøŒçİıЖжΩω鱼本ひカ한
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "tokens"),
     [
         ("हिन्दी में खोज", ["हिन्दी", "में", "खोज"]),
         ("ভাষা", ["ভাষা"]),
@@ -33,20 +33,20 @@ MARKLESS = "abzAZ09_ .,-'\"&/\n²³½éÉüßñøŒçİıЖжΩω鱼本ひカ한
         ("a b 1", []),
     ],
 )
-def test_words_are_whole_with_their_marks(text: str, found: list[str]) -> None:
-    assert words(text) == found
+def test_words_are_whole_with_their_marks(text: str, tokens: list[str]) -> None:
+    assert words(text) == tokens
 
 
 @pytest.mark.parametrize("alphabet", [MARKLESS, "".join(map(chr, range(128)))], ids=["letters without marks", "ASCII"])
 def test_words_of_texts_without_marks_are_those_of_bm25s(alphabet: str) -> None:
-    draw = random.Random(0)
+    rng = random.Random(0)
     for _ in range(2000):
-        text = "".join(draw.choices(alphabet, k=draw.randint(0, 30)))
+        text = "".join(rng.choices(alphabet, k=rng.randint(0, 30)))
         assert words(text) == re.findall(BM25S, text), text
 
 
 @pytest.mark.parametrize(
-    ("turkish", "text", "found"),
+    ("turkish", "text", "tokens"),
     [
         (True, "ISPARTA IRMAĞI, İZMİR", ["ısparta", "ırmağı", "izmir"]),
         (True, "I\N{COMBINING DOT ABOVE}ZMİR", ["izmir"]),
@@ -54,11 +54,11 @@ def test_words_of_texts_without_marks_are_those_of_bm25s(alphabet: str) -> None:
         (False, "I\N{COMBINING DOT ABOVE}ZMİR", ["izmir"]),
     ],
 )
-def test_capital_i_with_and_without_a_dot(turkish: bool, text: str, found: list[str]) -> None:
-    assert words(lowered(text, turkish)) == found
-    assert analyzer("none", "turkish" if turkish else "none")(text) == found
+def test_capital_i_with_and_without_a_dot(turkish: bool, text: str, tokens: list[str]) -> None:
+    assert words(lowered(text, turkish)) == tokens
+    assert analyzer("none", "turkish" if turkish else "none")(text) == tokens
     stem = analyzer("turkish", "none")
-    assert not turkish or stem(text) == stem(" ".join(found))
+    assert not turkish or stem(text) == stem(" ".join(tokens))
 
 
 def test_decomposed_french_is_composed_french() -> None:
@@ -118,26 +118,26 @@ def slowly(text: str) -> list[str]:
         else:
             runs.append((kind, [char]))
     runs.append(("", []))
-    found = []
+    tokens = []
     for (before, _), (kind, letters), (after, _) in zip(runs, runs[1:], runs[2:], strict=False):
-        whole = "".join(letters)
+        word = "".join(letters)
         if kind == "unspaced":
-            found += [one + other for one, other in pairwise(letters)] if len(letters) > 1 else letters
-        elif kind == "word" and (len(whole) > 1 or ("unspaced" in (before, after) and whole != "_")):
-            found.append(whole)
-    return found
+            tokens += [first + second for first, second in pairwise(letters)] if len(letters) > 1 else letters
+        elif kind == "word" and (len(word) > 1 or ("unspaced" in (before, after) and word != "_")):
+            tokens.append(word)
+    return tokens
 
 
 def former(text: str, language: str) -> list[str]:
     """The terms of a text before there were bigrams."""
     text = unicodedata.normalize("NFC", text).lower().replace("i\N{COMBINING DOT ABOVE}", "i")
-    found = regex.findall(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]+", text)
+    tokens = regex.findall(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]+", text)
     stop = frozenset[str]() if language in ("arabic", "hindi") else stop_list(language)
-    return list(Stemmer.Stemmer(language).stemWords([word for word in found if word not in stop]))
+    return list(Stemmer.Stemmer(language).stemWords([word for word in tokens if word not in stop]))
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "tokens"),
     [
         ("東京都に行く", "東京 京都 都に に行 行く"),
         ("中 人", "中 人"),  # a query of a character
@@ -156,19 +156,19 @@ def former(text: str, language: str) -> list[str]:
         ("。、", ""),
     ],
 )
-def test_bigrams(text: str, found: str) -> None:
-    assert analyzer("none", "none")(text) == found.split() == slowly(text)
+def test_bigrams(text: str, tokens: str) -> None:
+    assert analyzer("none", "none")(text) == tokens.split() == slowly(text)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_bigrams_equal_a_loop_over_characters(seed: int) -> None:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     blocks = ["中国人々〇〆", "ひらがなー", "カタカナーヽヴ・", "ｶﾞﾊﾟｱｰ･", "한국어", "ＡｂＺ１９＿！", "abXY_ 12", "éüß हिन्दी"]
     blocks += ["\U00020000\U0002a6df\U0002f800", "\u3099\u0301\ufe00\U000e0100", "가각\u1100\u1161\u11a8", "。、「」 \n-"]
     blocks += ["ภาษาไทยที่ำ", "ພາສາລາວ", "ភាសាខ្មែរ", "မြန်မာ"]
     for _ in range(3000):
-        chosen = draw.sample(blocks, draw.randint(1, 4))
-        text = "".join(draw.choice(draw.choice(chosen)) for _ in range(draw.randint(0, 25)))
+        chosen = rng.sample(blocks, rng.randint(1, 4))
+        text = "".join(rng.choice(rng.choice(chosen)) for _ in range(rng.randint(0, 25)))
         assert analyzer("none", "none")(text) == slowly(text), text
 
 
@@ -191,19 +191,19 @@ def test_nothing_else_has_changed(language: str) -> None:
     text, stop = SAMPLES[language], "none" if language in ("arabic", "hindi") else language
     for cjk in ("bigrams", "words"):
         assert analyzer(language, stop, cjk)(text) == former(text, language)
-    around = analyzer(language, stop)(f"中国 {text} 東京")
-    assert around == ["中国", *former(text, language), "東京"], "stemmed and without stopwords beside bigrams, too"
+    tokens = analyzer(language, stop)(f"中国 {text} 東京")
+    assert tokens == ["中国", *former(text, language), "東京"], "stemmed and without stopwords beside bigrams, too"
 
 
 def test_the_demos_words_are_those_of_before() -> None:
-    terms, whole = (analyzer("english", "english", cjk) for cjk in ("bigrams", "words"))
-    leads = [lead["extract"] for lead in json.loads(demo_file().read_text(encoding="utf-8")).values()]
-    cut = [lead for lead in leads if any(of(char) == "unspaced" for char in lead)]
-    assert 0 < len(cut) < 50
-    for lead in leads:
-        assert whole(lead) == former(lead, "english")
-        assert lead in cut or terms(lead) == whole(lead)
-        assert [term for term in terms(lead) if term.isascii()] == [term for term in whole(lead) if term.isascii()]
+    terms, whole_words = (analyzer("english", "english", cjk) for cjk in ("bigrams", "words"))
+    leads = [extract["extract"] for extract in json.loads(demo_file().read_text(encoding="utf-8")).values()]
+    with_bigrams = [extract for extract in leads if any(of(char) == "unspaced" for char in extract)]
+    assert 0 < len(with_bigrams) < 50
+    for extract in leads:
+        assert whole_words(extract) == former(extract, "english")
+        assert extract in with_bigrams or terms(extract) == whole_words(extract)
+        assert [term for term in terms(extract) if term.isascii()] == [term for term in whole_words(extract) if term.isascii()]
 
 
 def test_words_leave_text_as_it_is() -> None:
@@ -212,7 +212,7 @@ def test_words_leave_text_as_it_is() -> None:
 
 @pytest.mark.parametrize("stemmer", Stemmer.algorithms())
 def test_stemmers_leave_bigrams_as_they_are(stemmer: str) -> None:
-    draw = random.Random(0)
+    rng = random.Random(0)
     letters = [char for char in map(chr, range(0x0E00, 0x30000)) if of(char) == "unspaced"]
-    run = "".join(draw.choices(letters, k=20_000))
+    run = "".join(rng.choices(letters, k=20_000))
     assert analyzer(stemmer, "none")(run) == slowly(run)

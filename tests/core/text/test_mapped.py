@@ -12,9 +12,9 @@ from tasks.core.text.mapped import corpus_texts, query_texts, store_texts
 
 
 def test_stored_texts_are_read_back(tmp_path: Path) -> None:
-    given = ["", "plain", "über 東京 🙂", "", "two\nlines"]
-    stored = store_texts(iter(given), tmp_path / "a")
-    assert [stored[n] for n in range(len(stored))] == given
+    texts = ["", "plain", "über 東京 🙂", "", "two\nlines"]
+    stored = store_texts(iter(texts), tmp_path / "a")
+    assert [stored[n] for n in range(len(stored))] == texts
     assert len(store_texts(iter([]), tmp_path / "b")) == 0
     assert store_texts(iter(["", ""]), tmp_path / "c")[1] == ""
 
@@ -33,17 +33,17 @@ def test_lasting_texts_are_written_once_unless_corrupt(tiny_corpus: Any, tmp_pat
         stored = corpus_texts(tiny_corpus.records, Text(titles=True), tmp_path / "t.bin", lasting=True)
         return [stored[n] for n in range(len(stored))]
 
-    written = read()
-    assert written == [f"{title} {text}" if title else text for title, text in tiny_corpus.documents.values()]
-    with monkeypatch.context() as again:
-        again.setattr(mapped, "read_batches", lambda *_: pytest.fail("the corpus was read again"))
-        assert read() == written
+    texts = read()
+    assert texts == [f"{title} {text}" if title else text for title, text in tiny_corpus.documents.values()]
+    with monkeypatch.context() as context:
+        context.setattr(mapped, "read_batches", lambda *_: pytest.fail("the corpus was read again"))
+        assert read() == texts
     for name in ("t.bin", "t.npy"):
         file = tmp_path / name
-        harmed = bytearray(file.read_bytes())
-        harmed[-3] ^= 1
-        file.write_bytes(harmed)
-        assert read() == written
+        corrupt = bytearray(file.read_bytes())
+        corrupt[-3] ^= 1
+        file.write_bytes(corrupt)
+        assert read() == texts
 
 
 def test_of_a_corpus(tiny_corpus: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A tokenizer without transformers gives the tokens of the one with it, or is not made."""
+"""A tokenizer without transformers gives the same tokens as the one with it, or is not made."""
 
 import json
 import shutil
@@ -39,12 +39,12 @@ def test_tokens_equal_those_of_transformers(settings: dict[str, Any], tiny_encod
     ours = BareTokenizer(tiny_encoder, known)
     assert (ours.get_vocab(), ours.pad_token_id, ours.cls_token_id) == (theirs.get_vocab(), theirs.pad_token_id, theirs.cls_token_id)
     for seed in range(3):
-        found = texts(seed, 100)
-        assert ours(found, **settings)["input_ids"] == theirs(found, verbose=False, **settings)["input_ids"]
-    one, other = (tokenizer(found[2], return_special_tokens_mask=True, **settings) for tokenizer in (ours, theirs))
-    assert (one["input_ids"], one["special_tokens_mask"]) == (other["input_ids"], other["special_tokens_mask"])
-    assert one.word_ids() == other.word_ids()
-    assert ours(found, **settings).word_ids(5) == theirs(found, **settings).word_ids(5)
+        samples = texts(seed, 100)
+        assert ours(samples, **settings)["input_ids"] == theirs(samples, verbose=False, **settings)["input_ids"]
+    our_row, their_row = (tokenizer(samples[2], return_special_tokens_mask=True, **settings) for tokenizer in (ours, theirs))
+    assert (our_row["input_ids"], our_row["special_tokens_mask"]) == (their_row["input_ids"], their_row["special_tokens_mask"])
+    assert our_row.word_ids() == their_row.word_ids()
+    assert ours(samples, **settings).word_ids(5) == theirs(samples, **settings).word_ids(5)
 
 
 def test_none_where_the_file_alone_says_something_else(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_a_tokenizer_that_looks_beyond_a_word_is_left_to_transformers(start: Any
 @pytest.mark.parametrize("stage", ["tokenize", "chunk"])
 def test_the_stages_use_it(stage: str, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = import_module(f"tasks.{stage}.pieces")
-    given, real = [], pieces.cached_tokenizer
-    monkeypatch.setattr(pieces, "cached_tokenizer", lambda folder, known: given.append(known) or real(folder, known))
+    known_args, real = [], pieces.cached_tokenizer
+    monkeypatch.setattr(pieces, "cached_tokenizer", lambda folder, known: known_args.append(known) or real(folder, known))
     (pieces._rows if stage == "tokenize" else pieces._chunker).cache_clear()
     assert small.stage(stage, *small.elsewhere(stage, "bare")).status == 0
-    assert given and all(given)
+    assert known_args and all(known_args)
 
 
 def test_a_worker_loads_neither_transformers_nor_torch(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -94,5 +94,5 @@ def test_a_worker_loads_neither_transformers_nor_torch(tiny_encoder: Path, tmp_p
     known = known_of(tokenizer, tiny_encoder)
     assert known
     words = [str(tmp_path / "documents.parquet"), str(tiny_encoder), *map(str, known)]
-    done = subprocess.run([sys.executable, "-c", WORKER, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == f"{tokenizer('a text of some words', truncation=True, max_length=9)['input_ids']} []\n", done
+    process = subprocess.run([sys.executable, "-c", WORKER, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.stdout == f"{tokenizer('a text of some words', truncation=True, max_length=9)['input_ids']} []\n", process

@@ -49,15 +49,15 @@ def test_opened_folder_has_what_was_written(tokens: Tokens) -> None:
     ],
 )
 def test_rows_are_padded_at_the_end(tokens: Tokens, rows: list[int], ids: list[list[int]], mask: list[list[int]]) -> None:
-    found, seen = tokens.padded(np.array(rows))
-    assert found.tolist() == ids and seen.tolist() == mask
-    assert str(found.dtype) == str(seen.dtype) == "torch.int64"
+    actual_ids, actual_mask = tokens.padded(np.array(rows))
+    assert actual_ids.tolist() == ids and actual_mask.tolist() == mask
+    assert str(actual_ids.dtype) == str(actual_mask.dtype) == "torch.int64"
 
 
 def cut(name: str, size: int) -> Callable[[Path], None]:
     def act(path: Path) -> None:
-        whole = (path / name).read_bytes()
-        (path / name).write_bytes(whole[:size])
+        content = (path / name).read_bytes()
+        (path / name).write_bytes(content[:size])
 
     return act
 
@@ -78,9 +78,9 @@ def cut(name: str, size: int) -> Callable[[Path], None]:
 def test_incomplete_folder_is_refused_in_one_line(tmp_path: Path, harm: Callable[[Path], None], words: str) -> None:
     path = folder(tmp_path / "t", [[1, 2, 3], [4]])
     harm(path)
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as error:
         open_tokens(path)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_no_row_at_all(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_batches_of_about_the_same_size(count: int, budget: int, longest: int, l
 
 @pytest.mark.parametrize("parts", [[], [["d5"]], [["d3", "none", "d3"], [], ["d699", "d0", ""]], [[f"d{n}" for n in range(699, -1, -7)]]])
 def test_ordinals_equal_a_dictionary(tmp_path: Path, parts: list[list[str]]) -> None:
-    known = [f"d{n}" for n in range(700)]
-    write_table(tmp_path / "ids.parquet", IDS, (pa.table([known[n : n + 100]], schema=IDS) for n in range(0, 700, 100)))
-    place = {name: n for n, name in enumerate(known)}
-    needed = pa.chunked_array(parts, pa.string())
-    assert ordinals(needed, tmp_path / "ids.parquet").tolist() == [place.get(name, -1) for name in needed.to_pylist()]
+    names = [f"d{n}" for n in range(700)]
+    write_table(tmp_path / "ids.parquet", IDS, (pa.table([names[n : n + 100]], schema=IDS) for n in range(0, 700, 100)))
+    numbers = {name: n for n, name in enumerate(names)}
+    ids = pa.chunked_array(parts, pa.string())
+    assert ordinals(ids, tmp_path / "ids.parquet").tolist() == [numbers.get(name, -1) for name in ids.to_pylist()]
 
 
 def test_ordinals_over_ids_read_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_stored_ids_equal_those_of_the_file(tmp_path: Path) -> None:
     write_table(tmp_path / "ids.parquet", IDS, [pa.table([part], schema=IDS) for part in parts])
     ids = StoredIds(tmp_path / "ids.parquet")
     assert len(ids) == 300
-    for wanted in ([], [0], [299, 0, 1, 299, 89, 90, 200, 199], np.random.default_rng(0).integers(0, 300, 1000).tolist()):
-        assert ids.take(pa.array(wanted, pa.int64())).to_pylist() == [names[place] for place in wanted]
+    for rows in ([], [0], [299, 0, 1, 299, 89, 90, 200, 199], np.random.default_rng(0).integers(0, 300, 1000).tolist()):
+        assert ids.take(pa.array(rows, pa.int64())).to_pylist() == [names[place] for place in rows]
     for start, count in ((0, 300), (0, 0), (50, 100), (290, 100)):
         assert ids.slice(start, count).to_pylist() == names[start : start + count]

@@ -15,9 +15,9 @@ from tests.core.tokens.test_folder import folder
 
 def drawn(seed: int, path: Path) -> tuple[Tokens, list[int]]:
     """60 texts of few words and one to three passages: many repeat, in another order of words or passages too. And the first of each."""
-    draw = np.random.default_rng(seed)
-    owners = np.repeat(np.arange(60), draw.integers(1, 4, size=60)).tolist()
-    rows = [draw.integers(0, 2, size=draw.integers(0, 3)).tolist() for _ in owners]
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(60), rng.integers(1, 4, size=60)).tolist()
+    rows = [rng.integers(0, 2, size=rng.integers(0, 3)).tolist() for _ in owners]
     texts = [tuple(tuple(row) for row, owner in zip(rows, owners, strict=True) if owner == o) for o in range(60)]
     first = [texts.index(text) for text in texts]
     assert 10 < len(set(first)) < 50
@@ -30,12 +30,12 @@ def test_owners_of_the_same_tokens_are_those_of_a_dictionary(seed: int, rows: in
     monkeypatch.setattr(module, "HASHED_ROWS", rows)
     tokens, first = drawn(seed, tmp_path)
     assert first_of_same(tokens).tolist() == first
-    for of in ([5], [59, 3, 3], list(range(0, 60, 7))):
-        found = same_texts(tokens, np.array(of))
-        members = [owner for owner in range(60) if first[owner] in {first[one] for one in of}]
-        assert found.members.tolist() == members
-        assert found.first.tolist() == [first[owner] for owner in members]
-        assert found.firsts_of(np.array(of)).tolist() == [first[owner] for owner in of]
+    for asked_owners in ([5], [59, 3, 3], list(range(0, 60, 7))):
+        same = same_texts(tokens, np.array(asked_owners))
+        members = [owner for owner in range(60) if first[owner] in {first[other] for other in asked_owners}]
+        assert same.members.tolist() == members
+        assert same.first.tolist() == [first[owner] for owner in members]
+        assert same.firsts_of(np.array(asked_owners)).tolist() == [first[owner] for owner in asked_owners]
 
 
 def test_the_place_of_a_token_and_of_a_passage_counts(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_the_place_of_a_token_and_of_a_passage_counts(tmp_path: Path) -> None:
 
 
 def test_nobody_asked_for_and_a_folder_without_texts(tmp_path: Path) -> None:
-    nobody = np.empty(0, dtype=np.int64)
-    found = same_texts(drawn(0, tmp_path)[0], nobody)
-    assert found.members.tolist() == [] and not found.repeated
+    no_owners = np.empty(0, dtype=np.int64)
+    same = same_texts(drawn(0, tmp_path)[0], no_owners)
+    assert same.members.tolist() == [] and not same.repeated
     assert first_of_same(open_tokens(folder(tmp_path / "none", []))).tolist() == []
 
 
@@ -56,8 +56,8 @@ def test_groups_of_tokenize_come_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 1, 0, 3]
     np.save(tokens.folder / SAME, np.array([0, 0, 0, 3]))
     assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 0, 0, 3]
-    found = same_texts(tokens, np.array([1]))
-    assert (found.members.tolist(), found.first.tolist()) == ([0, 1, 2], [0, 0, 0])
+    same = same_texts(tokens, np.array([1]))
+    assert (same.members.tolist(), same.first.tolist()) == ([0, 1, 2], [0, 0, 0])
     np.save(tokens.folder / SAME, np.array([0, 0]))
     with pytest.raises(Corrupt, match=r"same.npy: found shape \(2,\), expected \(4,\); run tokenize again"):
         same_texts(tokens, np.array([1]))
@@ -68,17 +68,17 @@ def test_groups_of_tokenize_come_first(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("passages", [1, 40])
 def test_memory_does_not_grow_with_the_corpus(passages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor with the passages of what is asked for."""
+    """Nor with the passages of the documents that are asked for."""
     monkeypatch.setattr(module, "HASHED_ROWS", 256)
     count = 40_000 // passages
     rows = [[row // passages % 250, row // passages // 250] for row in range(count * passages)]
     tokens = open_tokens(folder(tmp_path / "t", rows, np.repeat(np.arange(count), passages).tolist()))
-    asked = np.arange(min(count, 500))
+    owners = np.arange(min(count, 500))
     tracemalloc.start()
     try:
-        found = same_texts(tokens, asked)
+        same = same_texts(tokens, owners)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found.members.tolist() == asked.tolist()
+    assert same.members.tolist() == owners.tolist()
     assert peak < 200_000  # bytes; a whole array of rows or of their tokens has 320,000

@@ -54,22 +54,22 @@ def test_a_folder_may_say_that_texts_are_lowercased(normalizer: normalizers.Norm
     from sentence_transformers.models import Transformer
     from transformers import BertConfig, BertModel
 
-    made = byte_tokenizer("right", ends=True)
+    tokenizer = byte_tokenizer("right", ends=True)
     if normalizer:
-        made.backend_tokenizer.normalizer = normalizer
-    made.save_pretrained(tmp_path / "m")
+        tokenizer.backend_tokenizer.normalizer = normalizer
+    tokenizer.save_pretrained(tmp_path / "m")
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     BertModel(BertConfig(vocab_size=258, pad_token_id=257, **small)).save_pretrained(tmp_path / "m")
     texts = ["Chancellor of WEST Germany", "ÉCOLE İstanbul ΣΑΣ", "plain"]
-    found = dict[bool, list[list[int]]]()
+    ids = dict[bool, list[list[int]]]()
     for lower in (False, True):
         (tmp_path / "m" / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64, "do_lower_case": lower}))
         ours = load_tokenizer(tmp_path / "m")
-        found[lower] = ours(texts)["input_ids"]
-        assert found[lower] == Transformer.load(str(tmp_path / "m")).tokenizer(texts)["input_ids"]
-    assert found[True][:2] != found[False][:2] and found[True][2] == found[False][2]
+        ids[lower] = ours(texts)["input_ids"]
+        assert ids[lower] == Transformer.load(str(tmp_path / "m")).tokenizer(texts)["input_ids"]
+    assert ids[True][:2] != ids[False][:2] and ids[True][2] == ids[False][2]
     ours.save_pretrained(tmp_path / "saved")
-    assert load_tokenizer(tmp_path / "saved")(texts)["input_ids"] == found[True]
+    assert load_tokenizer(tmp_path / "saved")(texts)["input_ids"] == ids[True]
 
 
 def test_a_tokenizer_that_lowercases_is_left_as_it_is(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_a_tokenizer_that_lowercases_is_left_as_it_is(tiny_encoder: Path, tmp_pa
 
 def test_ids_with_gaps_are_stored_as_they_are(tmp_path: Path, tiny_encoder: Path) -> None:
     shutil.copytree(tiny_encoder, tmp_path / "m")
-    described = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
-    described["model"]["vocab"]["wizards"] = 70_000
-    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(described))
+    config = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
+    config["model"]["vocab"]["wizards"] = 70_000
+    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(config))
     tokenizer = load_tokenizer(tmp_path / "m")
     write_tokens(tmp_path / "t", [(["a"], ["seven wizards"])], tokenizer, Cut(16), digest="", total=1)
-    wanted = tokenizer("seven wizards")["input_ids"]
-    assert 70_000 in wanted and np.asarray(open_tokens(tmp_path / "t").flat).tolist() == wanted
+    expected = tokenizer("seven wizards")["input_ids"]
+    assert 70_000 in expected and np.asarray(open_tokens(tmp_path / "t").flat).tolist() == expected

@@ -18,10 +18,10 @@ ENDS = ["", " ", "  ", "[CLS]", " [SEP] [PAD]", "[MASK]x", " x " * 9]
 
 
 def texts(seed: int, count: int) -> list[str]:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     every = [chr(code) for code in range(0x20000) if not 0xD800 <= code <= 0xDFFF]
     return [
-        "".join(draw.choices(ODD if number % 2 else every, k=draw.choice([0, 1, 3, 20, 90]))) + draw.choice(ENDS) for number in range(count)
+        "".join(rng.choices(ODD if number % 2 else every, k=rng.choice([0, 1, 3, 20, 90]))) + rng.choice(ENDS) for number in range(count)
     ]
 
 
@@ -34,23 +34,23 @@ def test_tokens_equal_the_tokenizers(most: int | None, remembered: int, tiny_enc
     assert word_by_word(tokenizer)
     table = Words(tokenizer)
     for seed in range(4):  # later texts meet words that are known
-        found = texts(seed, 150)
-        flat, offsets = table(found, most)
-        own = other(found, add_special_tokens=False, verbose=False)["input_ids"]
-        assert [flat[start:end].tolist() for start, end in pairwise(offsets)] == [ids[:most] for ids in own]
+        samples = texts(seed, 150)
+        flat, offsets = table(samples, most)
+        expected = other(samples, add_special_tokens=False, verbose=False)["input_ids"]
+        assert [flat[start:end].tolist() for start, end in pairwise(offsets)] == [ids[:most] for ids in expected]
 
 
 def test_no_texts_and_empty_ones(tiny_encoder: Path) -> None:
     table = Words(load_tokenizer(tiny_encoder))
-    for found in ([], [""], ["", " ", "\x00"]):
-        flat, offsets = table(found, 5)
-        assert len(flat) == 0 and offsets.tolist() == [0] * (len(found) + 1)
+    for samples in ([], [""], ["", " ", "\x00"]):
+        flat, offsets = table(samples, 5)
+        assert len(flat) == 0 and offsets.tolist() == [0] * (len(samples) + 1)
 
 
-def fast(pre_tokenizer: Any, normalizer: Any, *added: AddedToken, **settings: Any) -> Any:
+def fast(pre_tokenizer: Any, normalizer: Any, *tokens: AddedToken, **settings: Any) -> Any:
     backend = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
     backend.pre_tokenizer, backend.normalizer = pre_tokenizer, normalizer
-    backend.add_tokens(list(added))
+    backend.add_tokens(list(tokens))
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[UNK]", **settings)
 
 

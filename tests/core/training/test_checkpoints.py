@@ -26,15 +26,15 @@ OPTIMIZERS = ("adamw", "lamb")
 
 def parsed(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Tensors and metadata of a safetensors file, by its specification: a length, a JSON header, the bytes."""
-    held = path.read_bytes()
-    (size,) = struct.unpack("<Q", held[:8])
-    header = json.loads(held[8 : 8 + size])
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
     metadata = header.pop("__metadata__")
     tensors = {}
     for name, entry in header.items():
         assert entry["dtype"] == "F32", name
-        begin, end = (8 + size + place for place in entry["data_offsets"])
-        tensors[name] = np.frombuffer(held[begin:end], np.float32).reshape(entry["shape"]).copy()
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        tensors[name] = np.frombuffer(content[begin:end], np.float32).reshape(entry["shape"]).copy()
     return tensors, metadata
 
 
@@ -54,14 +54,14 @@ def restored(name: Any) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_resumes_with_the_same_bits_as_from_a_fresh_checkpoint(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module, optimizer, history = restored(name)
-    for place in ("former", "fresh"):
-        (tmp_path / place / "scratch").mkdir(parents=True)
+    for kind in ("former", "fresh"):
+        (tmp_path / kind / "scratch").mkdir(parents=True)
     shutil.copy(BEFORE / f"{name}.safetensors", tmp_path / "former/scratch" / CHECKPOINT)
     save_checkpoint(tmp_path / "fresh/scratch" / CHECKPOINT, 5, history, module, optimizer)
-    ended = {place: train(tmp_path / place, name) for place in ("former", "fresh")}
+    modules = {kind: train(tmp_path / kind, name) for kind in ("former", "fresh")}
     assert capsys.readouterr().out.count("resuming from step 5") == 2
-    for parameter, weight in ended["former"].state_dict().items():
-        assert torch.equal(weight, ended["fresh"].state_dict()[parameter]), parameter
+    for parameter, weight in modules["former"].state_dict().items():
+        assert torch.equal(weight, modules["fresh"].state_dict()[parameter]), parameter
     assert (tmp_path / "former/optimizer").read_text() == (tmp_path / "fresh/optimizer").read_text()
     assert folder_digest((tmp_path / "former/curves").resolve()) == folder_digest((tmp_path / "fresh/curves").resolve())
 
@@ -81,7 +81,7 @@ def test_the_state_of_the_optimizer_is_used(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_today_writes_the_same_file(tmp_path: Path, name: str) -> None:
-    """Names, numbers, checksum: who goes back to 0.1.0 resumes too. A new format must read this one; then this test may go."""
+    """Names, numbers, checksum: a team that goes back to 0.1.0 resumes too. A new format must read this one; then this test may go."""
     module, optimizer, history = restored(name)
     save_checkpoint(tmp_path / CHECKPOINT, 5, history, module, optimizer)
     assert parsed(tmp_path / CHECKPOINT)[1] == parsed(BEFORE / f"{name}.safetensors")[1]
@@ -89,5 +89,5 @@ def test_today_writes_the_same_file(tmp_path: Path, name: str) -> None:
     former, fresh = parsed(BEFORE / f"{name}.safetensors")[0], parsed(tmp_path / CHECKPOINT)[0]
     assert former.keys() == fresh.keys()
     assert all(np.array_equal(former[key], fresh[key]) for key in former)
-    found = read_checkpoint(BEFORE / f"{name}.safetensors")
-    assert found and all(np.array_equal(tensor.numpy(), former[key]) for key, tensor in found[0].items())
+    checkpoint = read_checkpoint(BEFORE / f"{name}.safetensors")
+    assert checkpoint and all(np.array_equal(tensor.numpy(), former[key]) for key, tensor in checkpoint[0].items())

@@ -48,27 +48,27 @@ def test_probabilities_zero_and_one_equal_torch(p: float, training: bool) -> Non
 def test_attention_equals_torch(kind: str, scale: float | None) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, length, 8, requires_grad=True) for length in (5, 7, 7))
-    seen = torch.rand(2, 1, 5, 7) > 0.4
-    seen[..., 0] = True
-    mask = {"none": None, "bool": seen, "float": torch.zeros(seen.shape).masked_fill_(~seen, -1e9)}[kind]
-    found, expected = (f(q, k, v, attn_mask=mask, scale=scale) for f in (attention, F.scaled_dot_product_attention))
-    torch.testing.assert_close(found, expected)
-    weights = torch.randn_like(found)
-    for a, b in zip(*(torch.autograd.grad((out * weights).sum(), (q, k, v)) for out in (found, expected)), strict=True):
+    mask_bool = torch.rand(2, 1, 5, 7) > 0.4
+    mask_bool[..., 0] = True
+    mask = {"none": None, "bool": mask_bool, "float": torch.zeros(mask_bool.shape).masked_fill_(~mask_bool, -1e9)}[kind]
+    actual, expected = (f(q, k, v, attn_mask=mask, scale=scale) for f in (attention, F.scaled_dot_product_attention))
+    torch.testing.assert_close(actual, expected)
+    weights = torch.randn_like(actual)
+    for a, b in zip(*(torch.autograd.grad((vectors * weights).sum(), (q, k, v)) for vectors in (actual, expected)), strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_a_query_that_sees_no_key_gets_zeros_as_in_torch() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, length, 8, requires_grad=True) for length in (5, 7, 7))
-    seen = torch.rand(2, 1, 5, 7) > 0.4
-    seen[..., 0] = True
-    seen[1, :, 3:] = False
-    found, expected = (f(q, k, v, attn_mask=seen) for f in (attention, F.scaled_dot_product_attention))
-    torch.testing.assert_close(found, expected)
-    assert not found[1, :, 3:].any() and found[1, :, :3].any()
-    weights = torch.randn_like(found)
-    for a, b in zip(*(torch.autograd.grad((out * weights).sum(), (q, k, v)) for out in (found, expected)), strict=True):
+    mask = torch.rand(2, 1, 5, 7) > 0.4
+    mask[..., 0] = True
+    mask[1, :, 3:] = False
+    actual, expected = (f(q, k, v, attn_mask=mask) for f in (attention, F.scaled_dot_product_attention))
+    torch.testing.assert_close(actual, expected)
+    assert not actual[1, :, 3:].any() and actual[1, :, :3].any()
+    weights = torch.randn_like(actual)
+    for a, b in zip(*(torch.autograd.grad((vectors * weights).sum(), (q, k, v)) for vectors in (actual, expected)), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -106,8 +106,8 @@ def test_attention_drops_probabilities_without_bias() -> None:
 def test_causal_attention_is_left_to_torch() -> None:
     torch.manual_seed(0)
     q = torch.randn(1, 1, 6, 4)
-    out = attention(q, q, q, is_causal=True)
-    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, q, q, is_causal=True))
+    vectors = attention(q, q, q, is_causal=True)
+    torch.testing.assert_close(vectors, F.scaled_dot_product_attention(q, q, q, is_causal=True))
 
 
 def test_modules_use_it_only_within_the_context() -> None:
@@ -116,8 +116,8 @@ def test_modules_use_it_only_within_the_context() -> None:
     expected = dropout(x, 0.5)
     torch.manual_seed(5)
     with CheapDropout():
-        inside = module(x)
+        vectors = module(x)
     torch.manual_seed(5)
-    assert torch.equal(inside, expected)
+    assert torch.equal(vectors, expected)
     assert not torch.equal(module(x), expected)
     assert torch.equal(module.eval()(x), x)

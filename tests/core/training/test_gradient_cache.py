@@ -62,42 +62,42 @@ def test_equals_a_plain_backward(tower: Encoder, batch_tokens: int) -> None:
     tower.zero_grad(set_to_none=True)
     direct = contrast(tower(*queries.padded(np.array([2, 0, 3, 1]))), tower(*documents.padded(np.array([6, 1, 0, 3, 2, 5]))))[0]
     direct.backward()
-    wanted = {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
-    metrics, found = run(tower, batch_tokens, 0)
+    expected = {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
+    metrics, gradients = run(tower, batch_tokens, 0)
     assert metrics == {"loss": pytest.approx(float(direct.detach()), rel=1e-5), "rows": 6.0}
-    assert found.keys() == wanted.keys()
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_prompts_that_are_not_pooled_are_left_out_in_training_too(tower: Encoder) -> None:
     tower.eval()
     tower.shape = replace(tower.shape, pools_prompt=False)
     queries, documents = (replace(tokens_of(lengths, seed), prompt=2) for lengths, seed in (([4, 9, 3, 5], 1), ([12, 30, 7, 22], 2)))
-    rows, seen = np.arange(4), list[torch.Tensor]()
+    rows, vectors_seen = np.arange(4), list[torch.Tensor]()
 
     def loss(*vectors: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
-        seen.extend(vector.detach().clone() for vector in vectors)
+        vectors_seen.extend(vector.detach().clone() for vector in vectors)
         return contrast(*vectors)
 
     cached_backward([Side(tower, queries, rows), Side(tower, documents, rows)], loss, 45, Compute(CPU, torch.float32), (1, 2, 3))
-    for vectors_ND, tokens in zip(seen, (queries, documents), strict=True):
+    for vectors_ND, tokens in zip(vectors_seen, (queries, documents), strict=True):
         torch.testing.assert_close(vectors_ND, torch.from_numpy(encode(tower, tokens, rows, 100, CPU)))
         assert (vectors_ND - tower(*tokens.padded(rows))).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encoder) -> None:
-    """Words' gradients are sparse on the way: optimizers and clipping never see that. A frozen embedding has none."""
+    """Gradients of word embeddings are sparse on the way: optimizers and clipping never see that. A frozen embedding has none."""
     towers = [tower.eval(), deepcopy(tower)]
-    for each in towers:
-        each.transformer.get_input_embeddings().weight.requires_grad_(not frozen)
+    for side_tower in towers:
+        side_tower.transformer.get_input_embeddings().weight.requires_grad_(not frozen)
     queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22], 2)
     direct = contrast(towers[0](*queries.padded(np.arange(4))), towers[1](*documents.padded(np.arange(4))))[0]
     direct.backward()
-    wanted = [{n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in towers]
-    for each in towers:
-        each.zero_grad(set_to_none=True)
+    expected = [{n: p.grad for n, p in side_tower.named_parameters() if p.grad is not None} for side_tower in towers]
+    for side_tower in towers:
+        side_tower.zero_grad(set_to_none=True)
     cached_backward(
         [Side(towers[0], queries, np.arange(4)), Side(towers[1], documents, np.arange(4))],
         contrast,
@@ -105,12 +105,12 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
         Compute(CPU, torch.float32, 30),
         (1,),
     )
-    for each, gradients in zip(towers, wanted, strict=True):
-        found = {n: p.grad for n, p in each.named_parameters() if p.grad is not None}
-        assert found.keys() == gradients.keys() and any("word_embeddings" in name for name in found) != frozen
+    for side_tower, gradients in zip(towers, expected, strict=True):
+        actual = {n: p.grad for n, p in side_tower.named_parameters() if p.grad is not None}
+        assert actual.keys() == gradients.keys() and any("word_embeddings" in name for name in actual) != frozen
         for name, gradient in gradients.items():
-            assert not found[name].is_sparse
-            torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+            assert not actual[name].is_sparse
+            torch.testing.assert_close(actual[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7])
@@ -125,8 +125,8 @@ def test_ranks_share_the_chunks_and_add_up_to_one(tower: Encoder, graph_tokens: 
         module = torch.nn.ModuleList(deepcopy(towers))
         module.register_parameter("scale", torch.nn.Parameter(scale.detach().clone()))
         encoded: list[int] = []
-        for each in list(module):
-            each.register_forward_hook(lambda _, __, vectors: encoded.append(len(vectors)))
+        for part in list(module):
+            part.register_forward_hook(lambda _, __, vectors: encoded.append(len(vectors)))
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
             return F.cross_entropy(queries_BD @ documents_RD.T / module.scale, torch.arange(len(queries_BD))), {}
@@ -138,42 +138,42 @@ def test_ranks_share_the_chunks_and_add_up_to_one(tower: Encoder, graph_tokens: 
         return {name: float(value) for name, value in metrics.items()}, sum(encoded), [p.grad for p in module.parameters()]
 
     metrics, texts, gradients = step()
-    found = as_ranks(ranks, step)
-    assert sum(own for _, own, _ in found) == texts if not graph_tokens else 11 <= sum(own for _, own, _ in found) <= texts
-    for told, _, summed in found:
-        assert told == metrics, "the same vectors, the same loss"
-        for gradient, wanted in zip(summed, gradients, strict=True):
-            assert (gradient is None) == (wanted is None)
-            if gradient is not None and wanted is not None:
-                torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+    results = as_ranks(ranks, step)
+    assert sum(n for _, n, _ in results) == texts if not graph_tokens else 11 <= sum(n for _, n, _ in results) <= texts
+    for rank_metrics, _, rank_gradients in results:
+        assert rank_metrics == metrics, "the same vectors, the same loss"
+        for gradient, expected in zip(rank_gradients, gradients, strict=True):
+            assert (gradient is None) == (expected is None)
+            if gradient is not None and expected is not None:
+                torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph_tokens", [40, 90, 10_000])
 def test_kept_graphs_change_nothing_with_dropout(tower: Encoder, graph_tokens: int) -> None:
     """The second pass must draw the first one's dropout: else encoding twice differs from keeping the graph."""
     tower.train()
-    cached, kept = run(tower, 45, 0), run(tower, 45, graph_tokens)
-    assert cached[0] == kept[0]
+    cached, kept_graphs = run(tower, 45, 0), run(tower, 45, graph_tokens)
+    assert cached[0] == kept_graphs[0]
     for name, gradient in cached[1].items():
-        assert torch.equal(gradient, kept[1][name]), name
+        assert torch.equal(gradient, kept_graphs[1][name]), name
 
 
 @pytest.mark.parametrize("graph_tokens", [0, 23, 24, 67, 68, 100, 10_000])
 def test_graphs_of_the_last_chunks_are_kept_and_no_more_than_asked_for(tower: Encoder, graph_tokens: int) -> None:
     """Memory is bounded by it: a chunk whose graph is not kept is encoded again, the last one first."""
 
-    def encoded(kept: int) -> list[tuple[int, bool]]:
+    def encoded(kept_tokens: int) -> list[tuple[int, bool]]:
         """Tokens of each chunk, padding included, and whether it has a graph, in the order in which they are encoded."""
-        seen = list[tuple[int, bool]]()
-        hook = tower.register_forward_pre_hook(lambda _, given: seen.append((given[0].numel(), torch.is_grad_enabled())))
-        run(tower, 45, kept)
+        calls = list[tuple[int, bool]]()
+        hook = tower.register_forward_pre_hook(lambda _, inputs: calls.append((inputs[0].numel(), torch.is_grad_enabled())))
+        run(tower, 45, kept_tokens)
         hook.remove()
-        return seen
+        return calls
 
     sizes = [size for size, _ in encoded(10_000)]
     assert sizes == [36, 40, 30, 44, 24]
-    again = [size for place, size in enumerate(sizes) if sum(sizes[place:]) > graph_tokens]
-    first = [(size, place >= len(again)) for place, size in enumerate(sizes)]
+    again = [size for n, size in enumerate(sizes) if sum(sizes[n:]) > graph_tokens]
+    first = [(size, n >= len(again)) for n, size in enumerate(sizes)]
     assert encoded(graph_tokens) == first + [(size, True) for size in reversed(again)]
 
 
@@ -189,7 +189,7 @@ def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
     """Vectors come out as float32, weights and gradients stay float32, and the gradient points the same way."""
     tower.eval()
     sides = [Side(tower, tokens_of([4, 9, 3, 5], 1), np.arange(4)), Side(tower, tokens_of([12, 30, 7, 22], 2), np.arange(4))]
-    found = {}
+    results = {}
     for dtype in (torch.float32, torch.bfloat16):
         tower.zero_grad(set_to_none=True)
 
@@ -200,7 +200,7 @@ def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
         loss = read_figures(cached_backward(sides, checked, 45, Compute(CPU, dtype), (1, 2, 3)))["loss"]
         gradients = [p.grad for p in tower.parameters() if p.grad is not None]
         assert all(g.dtype == torch.float32 for g in gradients)
-        found[dtype] = loss, torch.cat([g.flatten() for g in gradients])
-    assert found[torch.bfloat16][0] == pytest.approx(found[torch.float32][0], rel=0.1)
-    assert found[torch.bfloat16][0] != found[torch.float32][0], "bf16 was not used"
-    assert F.cosine_similarity(found[torch.bfloat16][1], found[torch.float32][1], dim=0) > 0.95
+        results[dtype] = loss, torch.cat([g.flatten() for g in gradients])
+    assert results[torch.bfloat16][0] == pytest.approx(results[torch.float32][0], rel=0.1)
+    assert results[torch.bfloat16][0] != results[torch.float32][0], "bf16 was not used"
+    assert F.cosine_similarity(results[torch.bfloat16][1], results[torch.float32][1], dim=0) > 0.95

@@ -74,13 +74,13 @@ def train(folder: Path, optimizer: str = "adamw", seconds: float = 0.0, clip: fl
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize("dies_at", [1, 5, 11])
 def test_resumed_equals_undisturbed(tmp_path: Path, optimizer: str, dies_at: int, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = train(tmp_path / "whole", optimizer, seconds=1e9)
+    undisturbed = train(tmp_path / "whole", optimizer, seconds=1e9)
     with pytest.raises(Killed):
         train(tmp_path / "killed", optimizer, dies_at=dies_at)
     assert (tmp_path / "killed" / "scratch" / CHECKPOINT).exists()
     resumed = train(tmp_path / "killed", optimizer)
     assert f"resuming from step {dies_at}" in capsys.readouterr().out
-    for name, weight in whole.state_dict().items():
+    for name, weight in undisturbed.state_dict().items():
         assert torch.equal(weight, resumed.state_dict()[name]), name
     assert (tmp_path / "whole" / "optimizer").read_text() == (tmp_path / "killed" / "optimizer").read_text()
     assert folder_digest((tmp_path / "whole" / "curves").resolve()) == folder_digest((tmp_path / "killed" / "curves").resolve())
@@ -90,35 +90,35 @@ def test_resumed_equals_undisturbed(tmp_path: Path, optimizer: str, dies_at: int
     "harm", ["cut in the header", "cut in the weights", "empty", "zeros", "one bit of a weight", "one digit of the step"]
 )
 def test_corrupt_checkpoint_is_reported_and_training_starts_again(tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = train(tmp_path / "whole", seconds=1e9)
+    undisturbed = train(tmp_path / "whole", seconds=1e9)
     with pytest.raises(Killed):
         train(tmp_path / "killed", dies_at=6)
     path = tmp_path / "killed" / "scratch" / CHECKPOINT
     assert checkpoint_step(path) == 6
-    held = path.read_bytes()
-    harmed = {
-        "cut in the header": held[:50],
-        "cut in the weights": held[:-20],
+    content = path.read_bytes()
+    corrupt = {
+        "cut in the header": content[:50],
+        "cut in the weights": content[:-20],
         "empty": b"",
-        "zeros": held[:-64] + bytes(64),
-        "one bit of a weight": held[:-5] + bytes([held[-5] ^ 1]) + held[-4:],
-        "one digit of the step": held.replace(b'"step":"6"', b'"step":"4"'),
+        "zeros": content[:-64] + bytes(64),
+        "one bit of a weight": content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
+        "one digit of the step": content.replace(b'"step":"6"', b'"step":"4"'),
     }[harm]
-    assert harmed != held
-    path.write_bytes(harmed)
-    again = train(tmp_path / "killed")
+    assert corrupt != content
+    path.write_bytes(corrupt)
+    restarted = train(tmp_path / "killed")
     assert "corrupt" in capsys.readouterr().out
-    for name, weight in whole.state_dict().items():
-        assert torch.equal(weight, again.state_dict()[name]), name
+    for name, weight in undisturbed.state_dict().items():
+        assert torch.equal(weight, restarted.state_dict()[name]), name
     assert folder_digest((tmp_path / "whole" / "curves").resolve()) == folder_digest((tmp_path / "killed" / "curves").resolve())
 
 
 @pytest.mark.parametrize(("total", "size"), [(10, 4), (10, 10), (7, 3), (1, 1), (5, 4)])
 def test_the_order_of_an_epoch(total: int, size: int) -> None:
     """Batches laid end to end are one permutation after the other; the formula is that of earlier versions, digit for digit."""
-    places = np.concatenate([batch_places(total, size, 3, step) for step in range(3 * total)])
+    rows = np.concatenate([batch_places(total, size, 3, step) for step in range(3 * total)])
     for epoch in range(3 * size):
-        order = places[epoch * total : (epoch + 1) * total].tolist()
+        order = rows[epoch * total : (epoch + 1) * total].tolist()
         assert order == np.random.default_rng(draw_seed(3, 1, epoch)).permutation(total).tolist()
 
 
@@ -136,8 +136,8 @@ def test_gradients_are_clipped_before_the_step(tmp_path: Path) -> None:
     curves.mkdir()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     fit(module, optimizer, work(module), Schedule(1, 0.0, 1e-3), Journal("test", tmp_path, curves, 1e9))
-    moved = (torch.cat([p.detach().flatten() for p in module.parameters()]) - before).norm()
-    assert float(moved) == pytest.approx(1e-3, rel=1e-3)
+    change = (torch.cat([p.detach().flatten() for p in module.parameters()]) - before).norm()
+    assert float(change) == pytest.approx(1e-3, rel=1e-3)
 
 
 @pytest.mark.parametrize("first", [0, 2])
@@ -150,8 +150,8 @@ def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_pat
         events.append(f"draw {step}")
         return f"batch {step}"
 
-    def backward(step: int, drawn: str) -> dict[str, float]:
-        assert drawn == f"batch {step}"
+    def backward(step: int, batch: str) -> dict[str, float]:
+        assert batch == f"batch {step}"
         events.append(f"work {step}")
         return work(module)(step)
 
@@ -183,9 +183,9 @@ def test_checkpoints_leave_most_of_the_time_to_the_training(monkeypatch: pytest.
 
     pace, always = loop.Pace(10), loop.Pace(0)
     assert [due(pace, now) for now in (100.0, 109.9, 110.0)] == [False, False, True]
-    for one in (pace, always):
+    for context in (pace, always):
         clock.now = 110.0
-        with one:
+        with context:
             clock.now = 113.0
     assert [due(pace, now) for now in (123.0, 172.9, 173.0)] == [False, False, True]
     assert due(always, 113.0)
@@ -203,37 +203,37 @@ def test_optimizer_state_is_restored() -> None:
     optimizer = make_optimizer("adamw", module, 0.05, 0.01)
     work(module)(0)
     optimizer.step()
-    other = make_optimizer("adamw", module, 0.05, 0.01)
-    load_state(state_tensors(module, optimizer), module, other)
+    restored = make_optimizer("adamw", module, 0.05, 0.01)
+    load_state(state_tensors(module, optimizer), module, restored)
     for name, tensor in state_tensors(module, optimizer).items():
-        assert torch.equal(tensor, state_tensors(module, other)[name]), name
+        assert torch.equal(tensor, state_tensors(module, restored)[name]), name
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_continued_chain_equals_one_long_training(tmp_path: Path, optimizer: str) -> None:
     """Five steps and seven, state and weights through their files, one schedule over both: the twelve steps at once, bit for bit."""
-    whole = train(tmp_path / "whole", optimizer, seconds=1e9)
-    module, before = model(), 0
+    long_training = train(tmp_path / "whole", optimizer, seconds=1e9)
+    module, steps_before = model(), 0
     for steps in (5, 7):
         folder = tmp_path / str(steps)
         (folder / "curves").mkdir(parents=True)
         (folder / "state").mkdir()
         chosen = make_optimizer(optimizer, module, 0.05, 0.01)  # type: ignore[arg-type]
-        if before:
-            tensors, behind = read_state(tmp_path / str(before) / "state")
-            assert behind == before
+        if steps_before:
+            tensors, steps_read = read_state(tmp_path / str(steps_before) / "state")
+            assert steps_read == steps_before
             load_state(tensors, module, chosen)
-        one = work(module)
+        one_step = work(module)
         fit(
             module,
             chosen,
-            Steps.undrawn(lambda step, one=one, before=before: one(before + step)),
-            Schedule(steps, 0.2, 1.0, before, STEPS),
+            Steps.undrawn(lambda step, one_step=one_step, steps_before=steps_before: one_step(steps_before + step)),
+            Schedule(steps, 0.2, 1.0, steps_before, STEPS),
             Journal("test", folder, folder / "curves", 1e9),
         )
-        before += steps
-        save_state(folder / "state", before, module, chosen)
-    for name, weight in whole.state_dict().items():
+        steps_before += steps
+        save_state(folder / "state", steps_before, module, chosen)
+    for name, weight in long_training.state_dict().items():
         assert torch.equal(weight, module.state_dict()[name]), name
 
 
@@ -249,8 +249,8 @@ class Slope(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.left, self.right = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-        for each in (self.left, self.right):
-            each.weight.data.zero_()
+        for layer in (self.left, self.right):
+            layer.weight.data.zero_()
 
     def places(self) -> tuple[float, float]:
         return float(self.left.weight.detach()), float(self.right.weight.detach())
@@ -273,14 +273,14 @@ def slide(folder: Path, steps: int, schedule: Schedule | None = None, clipped: b
         return {"loss": trouble.get("loss", {}).get(step, 1.0)}
 
     journal = Journal("slide", folder, curves, trouble.get("seconds", 0.0))
-    part = module.left if clipped else None
+    clipped_part = module.left if clipped else None
     fit(
         module,
         optimizer,
         Steps.undrawn(backward),
         schedule or Schedule(steps, 0.0, 1e9, 0, 10**9),
         journal,
-        part,
+        clipped_part,
         trouble.get("validation", lambda _: None)(module),
     )
     return module
@@ -321,9 +321,9 @@ def test_numbers_that_are_not_finite_leave_the_weights_of_the_step_before(troubl
     with pytest.raises(UserError, match=r"^slide: step 3: loss .*, gradient norm .*, expected finite values; decrease lr"):
         slide(tmp_path, 6, seconds=1e9, **trouble)
     assert checkpoint_step(tmp_path / CHECKPOINT) == 3
-    held = read_checkpoint(tmp_path / CHECKPOINT)
-    assert held is not None and held[0]["weights.left.weight"].item() == pytest.approx(9)
-    assert [point["step"] for point in json.loads(held[1]["history"])] == [0, 1, 2]
+    checkpoint = read_checkpoint(tmp_path / CHECKPOINT)
+    assert checkpoint is not None and checkpoint[0]["weights.left.weight"].item() == pytest.approx(9)
+    assert [point["step"] for point in json.loads(checkpoint[1]["history"])] == [0, 1, 2]
     assert slide(tmp_path, 6).places() == pytest.approx((18, 24), rel=1e-5), "a resumed training goes on from there"
 
 
@@ -341,15 +341,15 @@ def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_weights_that_were_measured_before_a_bad_loss_are_not_measured_again(tmp_path: Path) -> None:
-    measured = list[int]()
+    steps_measured = list[int]()
 
     def validation(module: Slope) -> Validation:
-        return Validation("validation/x", lambda: measured.append(round(module.places()[0] / 3)) or 0.5, 1, keep_best=False)
+        return Validation("validation/x", lambda: steps_measured.append(round(module.places()[0] / 3)) or 0.5, 1, keep_best=False)
 
     with pytest.raises(UserError, match="step 3: loss nan"):
         slide(tmp_path, 6, loss={3: math.nan}, validation=validation)
     slide(tmp_path, 6, validation=validation)
-    assert measured == [0, 1, 2, 3, 4, 5, 6]
+    assert steps_measured == [0, 1, 2, 3, 4, 5, 6]
     lines = (sorted(tmp_path.glob("curves*"))[-1] / "plots/metrics/validation/x.tsv").read_text().splitlines()
     assert len(lines) == 1 + 7
 
@@ -372,15 +372,15 @@ def test_a_killed_training_with_a_validation_ends_as_an_undisturbed_one(
     def validation(module: Slope) -> Validation:
         return Validation("validation/x", lambda: values[round(module.places()[0] / 3)], 1, patience=patience)
 
-    whole = slide(tmp_path / "whole", 6, validation=validation)
-    assert whole.places() == pytest.approx((15, 20) if patience is None else (6, 8))
+    undisturbed = slide(tmp_path / "whole", 6, validation=validation)
+    assert undisturbed.places() == pytest.approx((15, 20) if patience is None else (6, 8))
     line = capsys.readouterr().out.splitlines()[-1]
     best, value, last = (5, 0.9, 0.2) if patience is None else (2, 0.5, 0.4)
     assert line == f"slide: best validation/x {value:.4f} after {best} steps, last {last:.4f}; the weights after {best} steps are kept"
     if dies_at < (6 if patience is None else 4):
         with pytest.raises(Killed):
             slide(tmp_path / "killed", 6, validation=validation, dies_at=dies_at)
-    assert slide(tmp_path / "killed", 6, validation=validation).places() == whole.places()
+    assert slide(tmp_path / "killed", 6, validation=validation).places() == undisturbed.places()
     assert capsys.readouterr().out.splitlines()[-1] == line
     last_curves = sorted((tmp_path / "killed").glob("curves*"))[-1]
     assert folder_digest(last_curves) == folder_digest(tmp_path / "whole/curves0")

@@ -35,52 +35,52 @@ def files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(("patience", "steps"), [(None, 5), (2, 3)])
 def test_the_first_rank_alone_measures_and_writes_and_all_end_at_its_word(patience: int | None, steps: int, tmp_path: Path) -> None:
-    values, measured = [0.1, 0.5, 0.3, 0.2, 0.9, 0.4], list[int]()
+    values, ranks_measuring = [0.1, 0.5, 0.3, 0.2, 0.9, 0.4], list[int]()
 
     def rank(gang: Gang) -> tuple[int, float]:
         module = Slope()
 
         def measure() -> float:
-            measured.append(gang.rank)
+            ranks_measuring.append(gang.rank)
             return values[round(module.places()[0])]
 
         validation = Validation("validation/x", measure, 1, keep_best=False, patience=patience)
         optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-        own, schedule = journal(tmp_path / str(gang.rank)), Schedule(5, 0.0, 1e9, 0, 10**9)
-        return fit(module, optimizer, steps_of(module, 0.5), schedule, own, validation=validation, gang=gang), module.places()[0]
+        rank_journal, schedule = journal(tmp_path / str(gang.rank)), Schedule(5, 0.0, 1e9, 0, 10**9)
+        return fit(module, optimizer, steps_of(module, 0.5), schedule, rank_journal, validation=validation, gang=gang), module.places()[0]
 
     assert as_ranks(2, rank) == [(steps, pytest.approx(steps, rel=1e-5))] * 2
-    assert measured == [0] * (steps + 1)
+    assert ranks_measuring == [0] * (steps + 1)
     assert files(tmp_path / "1") == [] and {"curves/plots/metrics/validation/x.tsv", "checkpoint.safetensors"} <= {*files(tmp_path / "0")}
 
 
 def test_a_bad_loss_on_two_ranks_leaves_one_checkpoint(tmp_path: Path) -> None:
     def rank(gang: Gang) -> str:
         module = Slope()
-        optimizer, own = torch.optim.SGD(module.parameters(), lr=1.0), journal(tmp_path / str(gang.rank))
+        optimizer, rank_journal = torch.optim.SGD(module.parameters(), lr=1.0), journal(tmp_path / str(gang.rank))
         steps = steps_of(module, 0.5)
         bad = Steps.undrawn(lambda step: {**steps(step), "loss": math.nan if step == 2 else 1.0})
-        with pytest.raises(loop.UserError) as refused:
-            fit(module, optimizer, bad, Schedule(5, 0.0, 1e9, 0, 10**9), own, gang=gang)
-        return str(refused.value)
+        with pytest.raises(loop.UserError) as error:
+            fit(module, optimizer, bad, Schedule(5, 0.0, 1e9, 0, 10**9), rank_journal, gang=gang)
+        return str(error.value)
 
     assert all(line.startswith("slide: step 2: loss nan") for line in as_ranks(2, rank))
     assert checkpoint_step(tmp_path / "0/checkpoint.safetensors") == 2 and files(tmp_path / "1") == []
-    held = read_checkpoint(tmp_path / "0/checkpoint.safetensors")
-    assert held is not None and held[0]["weights.left.weight"].item() == pytest.approx(2)
+    checkpoint = read_checkpoint(tmp_path / "0/checkpoint.safetensors")
+    assert checkpoint is not None and checkpoint[0]["weights.left.weight"].item() == pytest.approx(2)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_dropout_is_cheap_on_a_cpu_alone(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the loop's own around each step's backward pass, and around nothing else."""
-    inside, seen = list[bool](), list[bool]()
+    entered, events = list[bool](), list[bool]()
 
     class Watched:
         def __enter__(self) -> None:
-            inside.append(True)
+            entered.append(True)
 
         def __exit__(self, *_: object) -> None:
-            inside.pop()
+            entered.pop()
 
     monkeypatch.setattr(loop, "CheapDropout", Watched)
     with fake_gpu():
@@ -88,12 +88,12 @@ def test_dropout_is_cheap_on_a_cpu_alone(device: str, tmp_path: Path, monkeypatc
         steps = steps_of(module)
 
         def backward(step: int, drawn: bool) -> dict[str, float]:
-            seen.extend([drawn, bool(inside)])
+            events.extend([drawn, bool(entered)])
             return dict(steps(step))
 
         optimizer: torch.optim.Optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-        fit(module, optimizer, Steps(lambda _: bool(inside), backward), Schedule(2, 0.0, 1.0), journal(tmp_path))
-    assert seen == [False, device == "cpu"] * 2
+        fit(module, optimizer, Steps(lambda _: bool(entered), backward), Schedule(2, 0.0, 1.0), journal(tmp_path))
+    assert events == [False, device == "cpu"] * 2
 
 
 def test_a_training_of_no_step_draws_nothing(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_one_number_of_a_weight_that_is_not_finite_is_enough(tmp_path: Path) -> 
         return {"loss": math.nan if step == 1 else 1.0}
 
     with pytest.raises(loop.UserError, match="step 1: loss nan"):
-        own = Journal("slide", tmp_path, journal(tmp_path).curves, 1e9)
-        fit(module, torch.optim.SGD(module.parameters(), lr=1.0), Steps.undrawn(backward), Schedule(3, 0.0, 1.0), own)
+        slide_journal = Journal("slide", tmp_path, journal(tmp_path).curves, 1e9)
+        fit(module, torch.optim.SGD(module.parameters(), lr=1.0), Steps.undrawn(backward), Schedule(3, 0.0, 1.0), slide_journal)
     assert not (tmp_path / loop.CHECKPOINT).exists()
 
 
@@ -128,9 +128,9 @@ def test_ranks_that_end_with_different_weights_are_refused(tmp_path: Path) -> No
             module.left.weight.data += gang.rank  # as a processor of another kind may round
             return dict(steps(step))
 
-        optimizer, own = torch.optim.SGD(module.parameters(), lr=1.0), journal(tmp_path / str(gang.rank))
-        with pytest.raises(loop.UserError) as refused:
-            fit(module, optimizer, Steps.undrawn(backward), Schedule(2, 0.0, 1.0), own, gang=gang)
-        return str(refused.value)
+        optimizer, rank_journal = torch.optim.SGD(module.parameters(), lr=1.0), journal(tmp_path / str(gang.rank))
+        with pytest.raises(loop.UserError) as error:
+            fit(module, optimizer, Steps.undrawn(backward), Schedule(2, 0.0, 1.0), rank_journal, gang=gang)
+        return str(error.value)
 
     assert all(line.startswith("slide: the workers ended with different weights (CRC-32 ") for line in as_ranks(2, rank))

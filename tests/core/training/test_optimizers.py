@@ -12,10 +12,10 @@ from tasks.core.training.optimizers import linear_schedule, make_optimizer, para
 from tests.fake_gpu import GPU, fake_gpu
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_lamb_equals_a_plain_loop(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """algorithms of DRhard's lamb.py: no bias correction, ||w|| clamped to 10, decay inside the update."""
-    if together:  # as on a GPU
+@pytest.mark.parametrize("at_once", [False, True])
+def test_lamb_equals_a_plain_loop(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The algorithm of DRhard's lamb.py: no bias correction, ||w|| clamped to 10, decay inside the update."""
+    if at_once:  # as on a GPU
         monkeypatch.setattr(optimizers, "_one_by_one", optimizers._together)
     torch.manual_seed(1)
     module = nn.Linear(5, 4).double()
@@ -41,10 +41,10 @@ def test_lamb_equals_a_plain_loop(together: bool, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-9)
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_lamb_trusts_small_updates_and_leaves_what_has_none(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_lamb_trusts_small_updates_and_leaves_what_has_none(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of changing sign, so that the second update has a norm of .22; a gradient of 0 has one of 0."""
-    if together:
+    if at_once:
         monkeypatch.setattr(optimizers, "_one_by_one", optimizers._together)
     module = nn.Linear(1, 1).double()
     with torch.no_grad():
@@ -67,10 +67,10 @@ def test_adamw_equals_a_plain_loop() -> None:
     optimizer = make_optimizer("adamw", module, lr=0.1, weight_decay=0.5)
     weights = {n: p.detach().double().numpy().copy() for n, p in module.named_parameters()}
     first, second = ({n: np.zeros_like(w) for n, w in weights.items()} for _ in "mv")
-    draw = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     for step in range(1, 6):
         for name, parameter in module.named_parameters():
-            gradient = draw.normal(size=weights[name].shape)
+            gradient = rng.normal(size=weights[name].shape)
             parameter.grad = torch.from_numpy(gradient).float()
             first[name] = 0.9 * first[name] + 0.1 * gradient
             second[name] = 0.999 * second[name] + 0.001 * gradient**2
@@ -83,7 +83,7 @@ def test_adamw_equals_a_plain_loop() -> None:
 
 def test_lamb_on_a_gpu_is_that_of_a_cpu() -> None:
     """In float32, to its rounding; without waiting for the GPU."""
-    found = []
+    runs = []
     for device in (torch.device("cpu"), GPU):
         with fake_gpu() as gpu:
             torch.manual_seed(1)
@@ -92,13 +92,13 @@ def test_lamb_on_a_gpu_is_that_of_a_cpu() -> None:
             module.to(device)
             gpu.waited.clear()
             optimizer = make_optimizer("lamb", module, lr=0.1, weight_decay=0.01)
-            for given in inputs:
-                module(given).square().sum().backward()
+            for batch in inputs:
+                module(batch).square().sum().backward()
                 optimizer.step()
             assert not gpu.waited
-            found.append([weight.detach().cpu() for weight in module.parameters()])
+            runs.append([weight.detach().cpu() for weight in module.parameters()])
             assert {float(state["step"]) for state in optimizer.state.values()} == {3.0}
-    for ours, theirs in zip(*found, strict=True):
+    for ours, theirs in zip(*runs, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 

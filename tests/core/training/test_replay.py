@@ -19,10 +19,10 @@ OLD = {2, 3, 8, 21, 55, 89, 144}  # 144 asks nothing any more
 
 @pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.25, 2), (0.5, 3), (0.9, 5), (1.0, 6)])
 def test_all_new_queries_and_a_share_of_the_old(share: float, count: int) -> None:
-    taken = replayed(QUERIES, np.array(sorted(OLD)), share=share, seed=7).tolist()
-    assert taken == [query for query in QUERIES.tolist() if query in taken], "in their order"
-    assert {query for query in taken if query not in OLD} == {1, 5, 13, 34}
-    assert len([query for query in taken if query in OLD]) == count
+    queries = replayed(QUERIES, np.array(sorted(OLD)), share=share, seed=7).tolist()
+    assert queries == [query for query in QUERIES.tolist() if query in queries], "in their order"
+    assert {query for query in queries if query not in OLD} == {1, 5, 13, 34}
+    assert len([query for query in queries if query in OLD]) == count
 
 
 def test_a_draw_is_a_function_of_its_seed_and_a_smaller_share_is_part_of_a_larger() -> None:
@@ -31,11 +31,11 @@ def test_a_draw_is_a_function_of_its_seed_and_a_smaller_share_is_part_of_a_large
     assert drawn[0.1] < drawn[0.3] < drawn[0.6]
     assert drawn[0.3] == set(replayed(queries, known, share=0.3, seed=3).tolist())
     assert drawn[0.3] != set(replayed(queries, known, share=0.3, seed=4).tolist())
-    times = np.zeros(1000)
+    counts = np.zeros(1000)
     for seed in range(400):
-        times[replayed(queries, known, share=0.3, seed=seed)] += 1
-    assert (times[1::2] == 400).all()
-    assert abs(times[::2] / 400 - 0.3).max() < 0.15, "each old query as often as any other (standard deviation .023)"
+        counts[replayed(queries, known, share=0.3, seed=seed)] += 1
+    assert (counts[1::2] == 400).all()
+    assert abs(counts[::2] / 400 - 0.3).max() < 0.15, "each old query as often as any other (standard deviation .023)"
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def ids(tmp_path: Path) -> Path:
 def test_a_state_lists_what_its_weights_know(tmp_path: Path, ids: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / KNOWN).write_text(json.dumps(["q2", "q3", "gone", "q8", "q4"]))  # q4 is known, and no longer asked
-    taken, line = replayed_from(tmp_path / "first", QUERIES, ids, share=0.34, seed=1, key="rounds.a")
-    assert len(taken) == 8 and {1, 5, 13, 21, 34, 55, 89} < set(taken.tolist())
+    queries, line = replayed_from(tmp_path / "first", QUERIES, ids, share=0.34, seed=1, key="rounds.a")
+    assert len(queries) == 8 and {1, 5, 13, 21, 34, 55, 89} < set(queries.tolist())
     assert line == "7 new queries, and 1 of 3 known ones (replay 0.34)"
     assert replayed_from(None, QUERIES, ids, share=1, seed=1, key="rounds.a") == (pytest.approx(QUERIES), "")
 

@@ -31,7 +31,7 @@ Gradients = dict[str, torch.Tensor]
 
 @pytest.fixture
 def towers(tiny_encoder: Path) -> Callable[[str, float], Encoder]:
-    """Makes a tower of a name, with dropout of a share."""
+    """Makes the tower of a name, with the given share of dropout."""
 
     def make(name: str, dropout: float = 0.0) -> Encoder:
         if name.startswith("xlm-roberta"):
@@ -51,8 +51,8 @@ def towers(tiny_encoder: Path) -> Callable[[str, float], Encoder]:
 
 
 def made_tokens(pad: int) -> Tokens:
-    draw, offsets = np.random.default_rng(1), np.cumsum([0, *LENGTHS])
-    flat = draw.integers(5, 600, size=int(offsets[-1]), dtype=np.uint16)
+    rng, offsets = np.random.default_rng(1), np.cumsum([0, *LENGTHS])
+    flat = rng.integers(5, 600, size=int(offsets[-1]), dtype=np.uint16)
     return Tokens(flat, offsets, np.arange(len(LENGTHS), dtype=np.int32), Path(), pad, 16, "", "")
 
 
@@ -67,24 +67,24 @@ def test_vectors_and_gradients_are_those_with_padding(name: str, towers: Callabl
     ids_BL, mask_BL = tokens.padded(rows)
     draw = torch.randn(len(rows), tower.width, generator=torch.Generator().manual_seed(2))
     expected_BD = copy.deepcopy(tower)(ids_BL, mask_BL)
-    other = copy.deepcopy(tower)
-    (other(ids_BL, mask_BL) * draw).sum().backward()
+    padded = copy.deepcopy(tower)
+    (padded(ids_BL, mask_BL) * draw).sum().backward()
     with fake_gpu():
         tower.to(GPU)
-        unpadded, heard = Unpadded(tower, torch.float32), list[int]()
+        unpadded, sizes = Unpadded(tower, torch.float32), list[int]()
         for layer in tower.transformer.encoder.layer:
-            layer.output.LayerNorm.register_forward_pre_hook(lambda _, given: heard.append(len(given[0])))
-        found_BD = unpadded.vectors([(tokens, rows), (tokens, rows), (tokens, rows)])[: len(rows)]
-        assert set(heard[:-1]) == {128} and heard[-1] == (64 if name.endswith("cls") else 128), "sizes of products, which are few"
+            layer.output.LayerNorm.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+        actual_BD = unpadded.vectors([(tokens, rows), (tokens, rows), (tokens, rows)])[: len(rows)]
+        assert set(sizes[:-1]) == {128} and sizes[-1] == (64 if name.endswith("cls") else 128), "sizes of products, which are few"
         for _ in range(2):
             (unpadded.vectors([(tokens, rows[:2]), (tokens, rows[2:])]) * draw.to(GPU)).sum().backward()
             unpadded.give_back()
-        found, vectors_BD = gradients(tower), found_BD.detach().cpu()
+        actual, vectors_BD = gradients(tower), actual_BD.detach().cpu()
     assert torch.allclose(vectors_BD, expected_BD.detach(), atol=1e-5)
-    expected = gradients(other)
-    assert found.keys() == expected.keys() and len(found) > 30
+    expected = gradients(padded)
+    assert actual.keys() == expected.keys() and len(actual) > 30
     for key, gradient in expected.items():
-        assert torch.allclose(found[key], 2 * gradient, atol=1e-5 + 1e-4 * float(gradient.abs().max())), key
+        assert torch.allclose(actual[key], 2 * gradient, atol=1e-5 + 1e-4 * float(gradient.abs().max())), key
 
 
 def test_hidden_states_are_those_with_padding(towers: Callable[[str], Encoder]) -> None:
@@ -94,8 +94,8 @@ def test_hidden_states_are_those_with_padding(towers: Callable[[str], Encoder]) 
     expected_BLH = copy.deepcopy(tower).transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state * mask_BL.unsqueeze(2)
     with fake_gpu():
         tower.to(GPU)
-        found_BLH = Unpadded(tower, torch.float32).padded(rows).detach().cpu()
-    assert torch.allclose(found_BLH, expected_BLH.detach(), atol=1e-5)
+        actual_BLH = Unpadded(tower, torch.float32).padded(rows).detach().cpu()
+    assert torch.allclose(actual_BLH, expected_BLH.detach(), atol=1e-5)
 
 
 def sides_of(tower: Encoder) -> list[Side]:
@@ -118,72 +118,74 @@ def test_copies_that_are_kept_are_refreshed_at_each_step(towers: Callable[[str],
     tower = towers("mean")
     with fake_gpu():
         tower.to(GPU)
-        kept = unpadded_towers([tower, tower], GPU, torch.bfloat16)
-        assert list(kept) == [tower]
+        copies = unpadded_towers([tower, tower], GPU, torch.bfloat16)
+        assert list(copies) == [tower]
         for _ in range(2):
-            found = []
-            for given in (kept, None):
+            grads = []
+            for unpadded in (copies, None):
                 tower.zero_grad()
-                cached_backward(sides_of(tower), contrast, 1000, Compute(GPU, torch.bfloat16, 1000), (1, 2), given)
-                found.append(gradients(tower))
-            assert all(torch.equal(found[0][name], gradient) for name, gradient in found[1].items())
+                cached_backward(sides_of(tower), contrast, 1000, Compute(GPU, torch.bfloat16, 1000), (1, 2), unpadded)
+                grads.append(gradients(tower))
+            assert all(torch.equal(grads[0][name], gradient) for name, gradient in grads[1].items())
             with torch.no_grad():
                 for weight in tower.parameters():
                     weight.mul_(1.5)
 
 
 def cosine(left: Gradients, right: Gradients) -> float:
-    flat = [torch.cat([held[name].flatten() for name in left]) for held in (left, right)]
+    flat = [torch.cat([grads[name].flatten() for name in left]) for grads in (left, right)]
     return float(torch.nn.functional.cosine_similarity(*flat, dim=0))
 
 
 def test_a_step_is_that_with_padding_but_for_rounding(towers: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
     tower = towers("mean")
-    loss, found = trained(tower, 1000, 1000)
-    assert all(gradient.dtype == torch.float32 for gradient in found.values())
+    loss, actual = trained(tower, 1000, 1000)
+    assert all(gradient.dtype == torch.float32 for gradient in actual.values())
     monkeypatch.setattr(gradient_cache.Unpadded, "of", lambda *_: None)
     padded_loss, expected = trained(tower, 1000, 1000)
     assert loss == pytest.approx(padded_loss, rel=0.005)
-    assert found.keys() == expected.keys() and cosine(found, expected) > 0.999
+    assert actual.keys() == expected.keys() and cosine(actual, expected) > 0.999
 
 
 def test_a_second_pass_draws_the_same_dropout(towers: Callable[[str, float], Encoder]) -> None:
     tower = towers("mean", 0.3)
-    kept, again = trained(tower, 1000, 16), trained(tower, 0, 16)
-    assert kept[0] == again[0]
-    assert all((kept[1][name] == again[1][name]).all() for name in kept[1])
-    assert trained(towers("mean", 0.0), 0, 16)[0] != again[0], "there was dropout"
+    kept_graphs, recomputed = trained(tower, 1000, 16), trained(tower, 0, 16)
+    assert kept_graphs[0] == recomputed[0]
+    assert all((kept_graphs[1][name] == recomputed[1][name]).all() for name in kept_graphs[1])
+    assert trained(towers("mean", 0.0), 0, 16)[0] != recomputed[0], "there was dropout"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int, towers: Callable[[str], Encoder]) -> None:
     tower = towers("mean")
-    loss, wanted = trained(tower, 1000, 1000)
+    loss, expected = trained(tower, 1000, 1000)
 
     def rank(gang: Gang) -> tuple[float, Gradients]:
         with FakeGpu():  # a mode is of one thread
-            own = copy.deepcopy(tower).to(GPU)
-            figures = cached_backward(sides_of(own), contrast, 1000, Compute(GPU, torch.bfloat16, 1000, gang), (1, 2))
-            assert own.transformer.encoder.layer[0].output.dense.weight.grad is not None, "it had a chunk"
-            gang.sum_gradients(own.parameters())
-            return float(figures["loss"]), gradients(own)
+            rank_tower = copy.deepcopy(tower).to(GPU)
+            figures = cached_backward(sides_of(rank_tower), contrast, 1000, Compute(GPU, torch.bfloat16, 1000, gang), (1, 2))
+            assert rank_tower.transformer.encoder.layer[0].output.dense.weight.grad is not None, "it had a chunk"
+            gang.sum_gradients(rank_tower.parameters())
+            return float(figures["loss"]), gradients(rank_tower)
 
     with fake_gpu():
-        for found, summed in as_ranks(ranks, rank):
-            assert found == pytest.approx(loss, rel=0.005)
-            assert summed.keys() == wanted.keys() and cosine(summed, wanted) > 0.999
+        for rank_loss, rank_gradients in as_ranks(ranks, rank):
+            assert rank_loss == pytest.approx(loss, rel=0.005)
+            assert rank_gradients.keys() == expected.keys() and cosine(rank_gradients, expected) > 0.999
 
 
 def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder]) -> None:
-    one, other = towers("mean"), towers("mean")
+    tower_a, tower_b = towers("mean"), towers("mean")
     tokens, rows = made_tokens(0), np.arange(len(LENGTHS))
-    shared, apart = ([Side(one, tokens, rows), Side(tower, tokens, rows[1:])] for tower in (one, other))
-    (chunk,) = make_chunks(shared, {one}, 1000, 1)
+    shared, separate = ([Side(tower_a, tokens, rows), Side(tower, tokens, rows[1:])] for tower in (tower_a, tower_b))
+    (chunk,) = make_chunks(shared, {tower_a}, 1000, 1)
     assert [s for s, _ in chunk.parts] == [0, 1] and chunk.size == sum(LENGTHS) + sum(LENGTHS[1:])
-    assert [sorted(own.tolist()) for _, own in chunk.parts] == [rows.tolist(), rows[:-1].tolist()], "rows of a side are counted along it"
-    assert [[s for s, _ in chunk.parts] for chunk in make_chunks(apart, {one, other}, 1000, 1)] == [[0], [1]]
+    assert [sorted(side_rows.tolist()) for _, side_rows in chunk.parts] == [rows.tolist(), rows[:-1].tolist()], (
+        "rows of a side are counted along it"
+    )
+    assert [[s for s, _ in chunk.parts] for chunk in make_chunks(separate, {tower_a, tower_b}, 1000, 1)] == [[0], [1]]
     assert [[s for s, _ in chunk.parts] for chunk in make_chunks(shared, {}, 1000, 1)] == [[0], [1]], "with padding"
-    assert len(make_chunks(shared, {one}, 30, 1)) > 2 and len(make_chunks(shared, {one}, 1000, 5)) == 5
+    assert len(make_chunks(shared, {tower_a}, 30, 1)) > 2 and len(make_chunks(shared, {tower_a}, 1000, 5)) == 5
 
 
 @pytest.mark.parametrize(("graph_tokens", "passes"), [(1000, 1), (0, 2)])
@@ -191,10 +193,10 @@ def test_without_ranks_all_texts_are_one_chunk(
     graph_tokens: int, passes: int, towers: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is encoded once, or again where its graph was not kept."""
-    heard, vectors = list[int](), Unpadded.vectors
-    monkeypatch.setattr(Unpadded, "vectors", lambda self, texts: heard.append(sum(len(rows) for _, rows in texts)) or vectors(self, texts))
+    counts, vectors = list[int](), Unpadded.vectors
+    monkeypatch.setattr(Unpadded, "vectors", lambda self, texts: counts.append(sum(len(rows) for _, rows in texts)) or vectors(self, texts))
     trained(towers("mean"), graph_tokens, 1000)
-    assert heard == [2 * len(LENGTHS)] * passes
+    assert counts == [2 * len(LENGTHS)] * passes
 
 
 def test_sizes_repeat() -> None:
@@ -212,8 +214,8 @@ def test_what_is_not_computed_so(towers: Callable[[str], Encoder]) -> None:
     with fake_gpu():
         assert can_be_unpadded(tower, GPU, torch.bfloat16)
         assert not can_be_unpadded(tower, GPU, torch.float32) and not can_be_unpadded(tower, CPU, torch.bfloat16)
-        for other in (distil, wide, frozen, adapted):
-            assert not can_be_unpadded(other, GPU, torch.bfloat16)
+        for unsupported in (distil, wide, frozen, adapted):
+            assert not can_be_unpadded(unsupported, GPU, torch.bfloat16)
         for shape in (Shape(pooling="last"), Shape(pooling="cls+mean"), Shape(pooling="mean", pools_prompt=False)):
             tower.shape = shape
             assert not can_be_unpadded(tower, GPU, torch.bfloat16), shape

@@ -31,14 +31,14 @@ ALPHABET = [
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_id_round_trips(seed: int) -> None:
-    draw = random.Random(seed)
-    written: dict[str, str] = {}
+    rng = random.Random(seed)
+    names_by_field: dict[str, str] = {}
     for _ in range(4000):
-        name = "".join(draw.choices(ALPHABET, k=draw.randint(1, 6)))
+        name = "".join(rng.choices(ALPHABET, k=rng.randint(1, 6)))
         field = escape(name)
         assert unescape(field) == name
         assert field.split() == [field] or not set(field) & set(" \t\n\r\x0b\x0c"), "no ASCII white space is left"
-        assert written.setdefault(field, name) == name, "no two ids are written the same way"
+        assert names_by_field.setdefault(field, name) == name, "no two ids are written the same way"
 
 
 @pytest.mark.parametrize("name", ["d1", "a%20b", "https://en.wikipedia.org/wiki/A%20B", "100%", "%", "%0", "é\u3000", "x%00"])

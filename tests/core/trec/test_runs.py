@@ -36,12 +36,12 @@ def test_ties_are_ordered_by_descending_id() -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 7, 1000])
 def test_documents_with_their_querys_id_are_excluded(batch: int, tmp_path: Path) -> None:
-    draw = random.Random(batch)
+    rng = random.Random(batch)
     rows = []
     for query in map(str, range(60)):
-        docs = [str(doc) for doc in draw.sample(range(60), draw.randint(1, 9))]
-        if draw.random() < 0.5 and query not in docs:
-            docs.insert(draw.randint(0, len(docs)), query)
+        docs = [str(doc) for doc in rng.sample(range(60), rng.randint(1, 9))]
+        if rng.random() < 0.5 and query not in docs:
+            docs.insert(rng.randint(0, len(docs)), query)
         rows += [(query, doc, rank, -float(rank)) for rank, doc in enumerate(docs, 1)]
     expected, ranks = [], dict.fromkeys(map(str, range(60)), 0)
     for query, doc, _, score in rows:
@@ -50,8 +50,8 @@ def test_documents_with_their_querys_id_are_excluded(batch: int, tmp_path: Path)
             expected.append((query, doc, ranks[query], score))
     table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
     batches = [table.to_batches()[0][:0], *table.to_batches(batch)]
-    found = pa.Table.from_batches(without_identical_ids(batches), RANKED)
-    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    filtered = pa.Table.from_batches(without_identical_ids(batches), RANKED)
+    assert [tuple(row.values()) for row in filtered.to_pylist()] == expected
     assert write_run(tmp_path / "run.trec", without_identical_ids(batches), "me") == len(expected)
     assert [(query, doc) for query, docs in read_run(tmp_path / "run.trec") for doc in docs] == [row[:2] for row in expected]
     cut = pa.Table.from_batches(without_identical_ids(batches, 4), RANKED)

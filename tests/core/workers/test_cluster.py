@@ -22,23 +22,23 @@ from tests import piecework
 from tests.piecework import Work
 
 
-def start(monkeypatch: pytest.MonkeyPatch, nodes: int, **has: int) -> tuple[Any, list[Any]]:
-    """A cluster whose head has no CPU, and nodes of one each, with what else they have."""
+def start(monkeypatch: pytest.MonkeyPatch, nodes: int, **resources: int) -> tuple[Any, list[Any]]:
+    """A cluster whose head has no CPU, and nodes with one CPU and `resources` each."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ADDRESS", "")  # set by the code under test
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    return started, [started.add_node(num_cpus=1, **has) for _ in range(nodes)]
+    ray_cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    return ray_cluster, [ray_cluster.add_node(num_cpus=1, **resources) for _ in range(nodes)]
 
 
 @pytest.fixture
 def one_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
-    started, _ = start(monkeypatch, 1)
-    yield started.address
-    started.shutdown()
+    ray_cluster, _ = start(monkeypatch, 1)
+    yield ray_cluster.address
+    ray_cluster.shutdown()
 
 
 def test_a_cluster_computes_in_order_and_says_what_is_wrong(one_node: str, tmp_path: Path) -> None:
@@ -54,25 +54,25 @@ def test_a_cluster_computes_in_order_and_says_what_is_wrong(one_node: str, tmp_p
             list(workers.each(Work(tmp_path / "log", wrong=(2,)), range(4)))
         with pytest.raises(
             UserError, match=r"lost the workers of a piece of work 2 times \(runtime.yaml: restarts: 1\): ActorDied"
-        ) as lost:
+        ) as error:
             list(workers.each(Work(tmp_path / "again", killed=(0,), always=True), range(2)))
-        assert "\n" not in str(lost.value)
+        assert "\n" not in str(error.value)
     assert not list(tmp_path.glob(".retemper/scratch/workers/*"))
 
 
 def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No GPU is there: Ray hands out the numbers, and a process is bound to the first that it sees, as by CUDA."""
+    """There is no GPU: Ray hands out the numbers, and a process is bound to the first that it sees, as by CUDA."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     monkeypatch.setattr(cluster, "_kinds", piecework.one_kind)
-    started, _ = start(monkeypatch, 1, num_gpus=2)
+    ray_cluster, _ = start(monkeypatch, 1, num_gpus=2)
     try:
-        with open_workers(Runtime(engine="ray", address=started.address, workers="all", threads=1)) as workers:
+        with open_workers(Runtime(engine="ray", address=ray_cluster.address, workers="all", threads=1)) as workers:
             assert (workers.runtime.device, workers.count) == ("cuda", 2)
             assert workers.agreed(piecework.bind) in ("5", "7")
-            found = list(workers.each(piecework.bound, range(20)))
-            assert all(first == now for _, first, now in found), "the GPU that Ray counts as used"
-            assert len({gpu for _, gpu, _ in found}) == len({process for process, _, _ in found}) <= 2
+            bindings = list(workers.each(piecework.bound, range(20)))
+            assert all(first == last for _, first, last in bindings), "the GPU that Ray counts as used"
+            assert len({gpu for _, gpu, _ in bindings}) == len({process for process, _, _ in bindings}) <= 2
             monkeypatch.setattr(cluster, "_kinds", piecework.two_kinds)
             with pytest.raises(
                 UserError,
@@ -80,16 +80,16 @@ def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.
             ):
                 workers.agreed(piecework.bind)
     finally:
-        started.shutdown()
+        ray_cluster.shutdown()
 
 
 def test_work_waits_for_room_and_no_longer_than_there_can_be_some(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    started, (only,) = start(monkeypatch, 1)
+    ray_cluster, (worker_node,) = start(monkeypatch, 1)
     try:
-        with open_workers(Runtime(engine="ray", address=started.address, workers="all", restarts=1, device="cpu")) as workers:
+        with open_workers(Runtime(engine="ray", address=ray_cluster.address, workers="all", restarts=1, device="cpu")) as workers:
             assert isinstance(workers, cluster.Cluster)
             monkeypatch.setattr(cluster, "ROOM_SECONDS", 2.0)
 
@@ -97,46 +97,46 @@ def test_work_waits_for_room_and_no_longer_than_there_can_be_some(
             def other() -> None:
                 time.sleep(8)
 
-            others = other.remote()
-            work, found = Work(tmp_path / "log", seconds=0.2), []
+            other_task = other.remote()
+            work, results = Work(tmp_path / "log", seconds=0.2), []
             with pytest.raises(
                 UserError, match=r"^the Ray cluster: found room for 0 workers, and for no more after 2 s, expected room for 1; start a node"
             ):
                 for value, _ in workers.each(work, range(100)):
-                    found.append(value)
-                    if len(found) in (2, 20):
-                        started.remove_node(only, allow_graceful=False)
-                    if len(found) == 2:
-                        only = started.add_node(num_cpus=1)
-            assert workers.ray.get(others) is None
-        assert found == [number**2 for number in range(len(found))] and 20 <= len(found) < 100
-        said = capsys.readouterr()
-        assert said.out.startswith("waiting for room on the Ray cluster for a worker: 2 s\n")
-        assert said.err.count("its work is done again (1 of 1)") == 2, "a place that was not there is no lost worker"
+                    results.append(value)
+                    if len(results) in (2, 20):
+                        ray_cluster.remove_node(worker_node, allow_graceful=False)
+                    if len(results) == 2:
+                        worker_node = ray_cluster.add_node(num_cpus=1)
+            assert workers.ray.get(other_task) is None
+        assert results == [number**2 for number in range(len(results))] and 20 <= len(results) < 100
+        captured = capsys.readouterr()
+        assert captured.out.startswith("waiting for room on the Ray cluster for a worker: 2 s\n")
+        assert captured.err.count("its work is done again (1 of 1)") == 2, "a place that was not there is no lost worker"
     finally:
-        started.shutdown()
+        ray_cluster.shutdown()
 
 
 @pytest.mark.heavy
 def test_a_node_that_dies_costs_its_pieces_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    started, (_, second) = start(monkeypatch, 2)
+    ray_cluster, (_, second) = start(monkeypatch, 2)
     try:
-        with open_workers(Runtime(engine="ray", address=started.address, workers=2, threads=1, device="cpu")) as workers:
+        with open_workers(Runtime(engine="ray", address=ray_cluster.address, workers=2, threads=1, device="cpu")) as workers:
             assert workers.agreed(partial(machine, workers.runtime, "fp32")).hardware.endswith("1 threads")
-            work, found = Work(tmp_path / "log", seconds=0.2), []
+            work, results = Work(tmp_path / "log", seconds=0.2), []
             for value, _ in workers.each(work, range(24)):
-                found.append(value)
-                if len(found) == 8:
-                    started.remove_node(second, allow_graceful=False)
-        assert found == [number**2 for number in range(24)]
-        counted = Counter(work.attempts())
-        assert set(counted) == set(range(24))
-        assert sum(counted.values()) - 24 <= 2, "no more than what was in flight"
+                results.append(value)
+                if len(results) == 8:
+                    ray_cluster.remove_node(second, allow_graceful=False)
+        assert results == [number**2 for number in range(24)]
+        attempts = Counter(work.attempts())
+        assert set(attempts) == set(range(24))
+        assert sum(attempts.values()) - 24 <= 2, "no more than what was in flight"
         processes = {line.split()[1] for line in work.log.read_text().splitlines()}
         assert len(processes) >= 2, "both nodes worked"
     finally:
-        started.shutdown()
+        ray_cluster.shutdown()
 
 
 @pytest.mark.heavy
@@ -148,44 +148,44 @@ def test_two_nodes_one_of_which_dies_encode_what_one_process_does(small: Any, mo
     small_pieces(small, monkeypatch)
     monkeypatch.setattr("tasks.bm25.pieces.QUERIES", 7)
     stages = [*STAGES, "bm25"]
-    alone = {name: made(small, name, "") for name in stages}
-    started, (_, second) = start(monkeypatch, 2)
-    saved, real = list[Path](), stage._save
+    digests = {name: made(small, name, "") for name in stages}
+    ray_cluster, (_, second) = start(monkeypatch, 2)
+    paths, real = list[Path](), stage._save
 
-    def save(vectors: Any, to: Path, *rest: Any) -> None:
-        saved.append(to)
-        if len(saved) == 3:
-            started.remove_node(second, allow_graceful=False)
-        real(vectors, to, *rest)
+    def save(vectors: Any, to: Path, *args: Any) -> None:
+        paths.append(to)
+        if len(paths) == 3:
+            ray_cluster.remove_node(second, allow_graceful=False)
+        real(vectors, to, *args)
 
     try:
         monkeypatch.setattr(stage, "_save", save)
-        runtime = f"engine: ray\nworkers: all\naddress: {started.address}\n"
+        runtime = f"engine: ray\nworkers: all\naddress: {ray_cluster.address}\n"
         for name in stages:
-            assert made(small, name, runtime) == alone[name]
-        assert len(saved) > 8
+            assert made(small, name, runtime) == digests[name]
+        assert len(paths) > 8
     finally:
-        started.shutdown()
+        ray_cluster.shutdown()
 
 
 def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError) as refusal, open_workers(Runtime(engine="ray")):
+    with pytest.raises(UserError) as error, open_workers(Runtime(engine="ray")):
         pass
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         "runtime.yaml: engine: found ray, which is not installed; pip install -c constraints.txt 'retemper[ray]', or set engine: local"
     )
 
 
 def test_addresses_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        free = f"127.0.0.1:{taken.getsockname()[1]}"  # nobody listens
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{listener.getsockname()[1]}"  # nobody listens
         with pytest.raises(UserError, match=rf"^runtime.yaml: address: found nothing that answers at {free} \(.*refused\); do that$"):
             refuse_unreachable(free, "do that")
-    for wrong in ("head", "ray://head:10001", "head:port", ":6379", "head:99999999"):
+    for address in ("head", "ray://head:10001", "head:port", ":6379", "head:99999999"):
         with pytest.raises(UserError, match=r"^runtime.yaml: address: found "):
-            refuse_unreachable(wrong, "do that")
+            refuse_unreachable(address, "do that")
     pytest.importorskip("ray", reason="the extra ray is not installed")
     monkeypatch.setenv("RAY_ADDRESS", free)
     with pytest.raises(
@@ -203,7 +203,7 @@ def test_addresses_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class AuthenticationError(Exception):
-    """As Ray has it: of no class that others are."""
+    """As in Ray: derived from no other class of Ray's."""
 
 
 def from_gcs() -> Exception:
@@ -225,29 +225,29 @@ def test_a_cluster_that_wants_a_token(error: Exception, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys.modules["ray.exceptions"], "RayError", AuthenticationError, raising=False)
     monkeypatch.setattr(cluster, "refuse_unreachable", lambda *_: None)
     monkeypatch.setenv("RAY_ADDRESS", "")
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as raised:
         cluster._connected("head:6379")
-    assert str(refusal.value) == (
+    assert str(raised.value) == (
         "runtime.yaml: address: found a Ray cluster at head:6379 that requires a token; give the run the cluster's token, "
         "and set RAY_AUTH_MODE=token in its environment (docs/cluster.md)"
     )
 
 
-def node(name: str, *, alive: bool = True, **has: float) -> dict[str, Any]:
-    return {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": alive, "Resources": has}
+def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:
+    return {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": alive, "Resources": resources}
 
 
 def test_places_of_workers_on_nodes() -> None:
     mixed = [node("a", CPU=16), node("b", CPU=8, GPU=2), node("c", CPU=8, GPU=4), node("d", alive=False, CPU=64, GPU=8), node("e")]
 
-    def found(runtime: Runtime, nodes: list[dict[str, Any]]) -> tuple[str, int | None, dict[str, int]]:
-        each, places = place_workers(runtime, nodes)
-        return each.device, each.threads, {place.name: place.places for place in places}
+    def placement(runtime: Runtime, nodes: list[dict[str, Any]]) -> tuple[str, int | None, dict[str, int]]:
+        worker, places = place_workers(runtime, nodes)
+        return worker.device, worker.threads, {place.name: place.places for place in places}
 
-    assert found(Runtime(), mixed) == ("cuda", 2, {"b": 2, "c": 4}), "GPUs, with the threads that each node has for one"
-    assert found(Runtime(device="cpu"), mixed) == ("cpu", 8, {"a": 2, "b": 1, "c": 1}), "all threads of the smallest node"
-    assert found(Runtime(device="cpu", threads=4), mixed) == ("cpu", 4, {"a": 4, "b": 2, "c": 2})
-    assert found(Runtime(), [node("a", CPU=2)]) == ("cpu", 2, {"a": 1})
+    assert placement(Runtime(), mixed) == ("cuda", 2, {"b": 2, "c": 4}), "GPUs, with the threads that each node has for one"
+    assert placement(Runtime(device="cpu"), mixed) == ("cpu", 8, {"a": 2, "b": 1, "c": 1}), "all threads of the smallest node"
+    assert placement(Runtime(device="cpu", threads=4), mixed) == ("cpu", 4, {"a": 4, "b": 2, "c": 2})
+    assert placement(Runtime(), [node("a", CPU=2)]) == ("cpu", 2, {"a": 1})
     for runtime, words in (
         (Runtime(device="cuda"), r"engine: found no node of the Ray cluster with a GPU; start one \(ray start\)$"),
         (Runtime(threads=4), r"engine: found no node of the Ray cluster with 4 CPUs"),
@@ -265,7 +265,9 @@ def test_a_node_without_the_projects_folder_or_with_other_code_is_refused(tmp_pa
         f"another file at {tmp_path}/mark, expected the same file system on all nodes"
     )
     assert "which this run just wrote (No such file or directory)" in cluster._look(session._replace(project="/nowhere"))
-    wrong = session._replace(code="0")
-    assert cluster._look(wrong).startswith("other code or other versions of numpy, torch, transformers, tokenizers, or faiss, expected")
-    outcome = cluster._work(wrong, [], 0)
+    other_session = session._replace(code="0")
+    assert cluster._look(other_session).startswith(
+        "other code or other versions of numpy, torch, transformers, tokenizers, or faiss, expected"
+    )
+    outcome = cluster._work(other_session, [], 0)
     assert isinstance(outcome, cluster.Raised) and "of the Ray cluster: found other code" in str(outcome.error)

@@ -28,12 +28,12 @@ CPU = torch.device("cpu")
 
 
 class Training:
-    """A small training on a cluster, in a folder of its own; `outs` begin with something of a former start."""
+    """A small training on a cluster, in a folder of its own; `outs` begin with a file of an earlier start."""
 
     def __init__(self, folder: Path) -> None:
         self.scratch, self.curves = folder / "scratch", folder / "curves"
-        for made in (self.scratch, self.curves):
-            made.mkdir(parents=True)
+        for path in (self.scratch, self.curves):
+            path.mkdir(parents=True)
         (self.curves / "former").write_text("")
 
     def run(self, address: str, trouble: dict[str, int], *, workers: int = 2, restarts: int = 3) -> None:
@@ -56,9 +56,9 @@ class Two(NamedTuple):
 @pytest.fixture
 def two_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Two]:
     monkeypatch.chdir(tmp_path)
-    started, (_, second) = start(monkeypatch, 2)
-    yield Two(started, second)
-    started.shutdown()
+    ray_cluster, (_, second) = start(monkeypatch, 2)
+    yield Two(ray_cluster, second)
+    ray_cluster.shutdown()
 
 
 def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(
@@ -66,17 +66,17 @@ def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(
 ) -> None:
     torch.set_num_threads(1)
     (tmp_path / "alone").mkdir()
-    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    expected = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
     training = Training(tmp_path)
     capfd.readouterr()
     training.run(two_nodes.cluster.address, {"kill": 7})
-    said = capfd.readouterr().err
-    assert "small: worker 2 of 2 was lost (WorkerCrashedError: " in said
-    assert "all 2 start again (restart 1 of 3 allowed)" in said
-    assert said.index("start again") < said.index("resuming from step 7") < said.index("small: 12/12 steps"), "the first rank's words"
+    stderr = capfd.readouterr().err
+    assert "small: worker 2 of 2 was lost (WorkerCrashedError: " in stderr
+    assert "all 2 start again (restart 1 of 3 allowed)" in stderr
+    assert stderr.index("start again") < stderr.index("resuming from step 7") < stderr.index("small: 12/12 steps"), "the first rank's words"
     for rank in (0, 1):
-        found = load_file(training.scratch / f"weights-{rank}.safetensors")
-        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
+        weights = load_file(training.scratch / f"weights-{rank}.safetensors")
+        assert all(torch.equal(weights[name], weight) for name, weight in expected.items()), rank
     assert folder_digest(training.curves / "plots") == folder_digest(tmp_path / "alone/plots"), "one writes the curves"
     assert not (training.curves / "former").exists()
 
@@ -89,10 +89,10 @@ def test_what_ends_a_training(two_nodes: Two, tmp_path: Path, monkeypatch: pytes
         ("bug", {"bug": 3}, RankFailed, "worker 2 of 2:\nTraceback (.|\n)*ZeroDivisionError: a bug"),
         ("always", {"always": 3}, UserError, r"small: worker 2 of 2 was lost \(.*\), and restarts: 1 of runtime.yaml are used up"),
     ):
-        other = Training(tmp_path / name)
+        training = Training(tmp_path / name)
         with pytest.raises(error, match=words):
-            other.run(two_nodes.cluster.address, trouble, restarts=1)
-        assert checkpoint_step(other.scratch / CHECKPOINT) == 3
+            training.run(two_nodes.cluster.address, trouble, restarts=1)
+        assert checkpoint_step(training.scratch / CHECKPOINT) == 3
     hung = Training(tmp_path / "hung")
     hung.run(two_nodes.cluster.address, {"first": 5, "wait": 5})
     assert (hung.scratch / "weights-1.safetensors").exists(), "Ray ended the one that waited for the lost one, and both started again"
@@ -111,7 +111,7 @@ def test_what_ends_a_training(two_nodes: Two, tmp_path: Path, monkeypatch: pytes
 def test_after_a_lost_node_all_start_again(two_nodes: Two, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.set_num_threads(1)
     (tmp_path / "alone").mkdir()
-    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    expected = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
     training = Training(tmp_path)
 
     with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread alone
@@ -121,19 +121,19 @@ def test_after_a_lost_node_all_start_again(two_nodes: Two, tmp_path: Path, capfd
         two_nodes.cluster.remove_node(two_nodes.second, allow_graceful=False)
         two_nodes.cluster.add_node(num_cpus=1)
         trained.result()
-    said = capfd.readouterr().err
-    assert "all 2 start again (restart 1 of 3 allowed)" in said
+    stderr = capfd.readouterr().err
+    assert "all 2 start again (restart 1 of 3 allowed)" in stderr
     for rank in (0, 1):
-        found = load_file(training.scratch / f"weights-{rank}.safetensors")
-        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
+        weights = load_file(training.scratch / f"weights-{rank}.safetensors")
+        assert all(torch.equal(weights[name], weight) for name, weight in expected.items()), rank
 
 
 def test_whole_lines_of_the_first_rank_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "worker-1.log"
     log.write_text("of a former start\n")
-    said = Said(log)
-    said.show()
-    for added, shown in (
+    output = Said(log)
+    output.show()
+    for text, expected in (
         (b"one\ntw", "one\n"),
         (b"", ""),
         (b"o\nthree\n", "two\nthree\n"),
@@ -141,9 +141,9 @@ def test_whole_lines_of_the_first_rank_are_shown_once(tmp_path: Path, capsys: py
         (b"\xa6\x94\n", "\U0001f994\n"),
     ):
         with log.open("ab") as file:
-            file.write(added)
-        said.show()
-        assert capsys.readouterr().err == shown
+            file.write(text)
+        output.show()
+        assert capsys.readouterr().err == expected
 
 
 def test_the_interface_of_an_address() -> None:

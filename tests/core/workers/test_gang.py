@@ -29,10 +29,10 @@ ECC = "CUDA error: uncorrectable ECC error encountered\nCompile with `TORCH_USE_
 
 
 def test_a_failed_exchange_says_what_nccl_said() -> None:
-    with pytest.raises(PeerLost) as raised, peer_errors():
+    with pytest.raises(PeerLost) as error, peer_errors():
         raise RuntimeError(NCCL.format("Error while creating shared memory segment /dev/shm/nccl-Q3 (size 9637888)"))
     first = NCCL.splitlines()[0]
-    assert str(raised.value) == f"{first}: Error while creating shared memory segment /dev/shm/nccl-Q3 (size 9637888)"
+    assert str(error.value) == f"{first}: Error while creating shared memory segment /dev/shm/nccl-Q3 (size 9637888)"
     with pytest.raises(PeerLost, match=r"^Connection closed by peer$"), peer_errors():
         raise RuntimeError("Connection closed by peer\nmore")
     with pytest.raises(PeerLost, match=r"^$"), peer_errors():
@@ -49,11 +49,11 @@ def test_a_failed_exchange_says_what_nccl_said() -> None:
     ],
 )
 def test_a_gpu_that_fails_in_an_exchange_is_no_lost_peer(words: str, kind: type[UserError]) -> None:
-    with pytest.raises(RuntimeError) as raised, peer_errors():
+    with pytest.raises(RuntimeError) as error, peer_errors():
         raise RuntimeError(words)
-    known = user_error(raised.value)
-    assert isinstance(known, kind)
-    assert "\n" not in str(known)
+    translated = user_error(error.value)
+    assert isinstance(translated, kind)
+    assert "\n" not in str(translated)
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_a_gpu_that_fails_in_an_exchange_is_no_lost_peer(words: str, kind: type[
     ["CUDA-capable device(s) is/are busy or unavailable", "all CUDA-capable devices are busy or unavailable", "unspecified launch failure"],
 )
 def test_a_failing_gpu_is_one_line_and_a_wrong_index_is_a_bug(words: str) -> None:
-    known = user_error(torch.AcceleratorError(f"CUDA error: {words}\nCUDA kernel errors might be asynchronously reported"))
-    assert isinstance(known, GpuFailed)
-    assert str(known).startswith(f"CUDA error: {words}: see nvidia-smi")
+    translated = user_error(torch.AcceleratorError(f"CUDA error: {words}\nCUDA kernel errors might be asynchronously reported"))
+    assert isinstance(translated, GpuFailed)
+    assert str(translated).startswith(f"CUDA error: {words}: see nvidia-smi")
     wrapped = PeerLost("an exchange failed")
     wrapped.__cause__ = torch.AcceleratorError(f"CUDA error: {words}")
     assert isinstance(user_error(wrapped), GpuFailed), "libraries wrap it"
     assert user_error(torch.AcceleratorError("CUDA error: device-side assert triggered")) is None
 
 
-def taken(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def outcome_of(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """How a rank ends whose work raises `error`."""
 
     def work(*_: Any) -> None:
@@ -88,43 +88,45 @@ def test_a_rank_whose_gpu_fails_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv(name, "")  # so that what is set below is undone
         monkeypatch.delenv(name)
     threads = torch.get_num_threads()
-    assert taken(None, monkeypatch) == Outcome()
+    assert outcome_of(None, monkeypatch) == Outcome()
     assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0"), "NCCL takes names for prefixes"
-    gpu = taken(torch.AcceleratorError(ECC), monkeypatch)
+    gpu = outcome_of(torch.AcceleratorError(ECC), monkeypatch)
     assert not gpu.error and not gpu.trace
-    peer = taken(PeerLost("Connection closed by peer"), monkeypatch)
+    peer = outcome_of(PeerLost("Connection closed by peer"), monkeypatch)
     torch.set_num_threads(threads)
-    found = find_lost_rank({0: peer, 1: gpu}, 3, str)
-    assert found.startswith("worker 2 of 3 was lost (CUDA error: uncorrectable ECC error: see nvidia-smi"), "the first that ended"
+    message = find_lost_rank({0: peer, 1: gpu}, 3, str)
+    assert message.startswith("worker 2 of 3 was lost (CUDA error: uncorrectable ECC error: see nvidia-smi"), "the first that ended"
     assert find_lost_rank({0: peer}, 3, str) == "worker 1 of 3 lost another (Connection closed by peer)"
     assert find_lost_rank({0: peer, 2: None}, 3, lambda _: "SIGKILL") == "worker 3 of 3 was lost (SIGKILL)"
 
 
 def test_lost_workers_say_nothing_of_a_configuration(tmp_path: Path) -> None:
     """So that what compares configurations does not take them for a bad one."""
-    with pytest.raises(WorkersLost, match=r"training: worker 1 of 2 was lost \(x\), and restarts: 0 of runtime.yaml are used up") as raised:
+    with pytest.raises(WorkersLost, match=r"training: worker 1 of 2 was lost \(x\), and restarts: 0 of runtime.yaml are used up") as error:
         retry_lost_ranks(lambda: "worker 1 of 2 was lost (x)", Runtime(restarts=0), 2, scratch=tmp_path, outs=[], what="training")
-    assert raised.value.problem.kind in OF_MACHINE
+    assert error.value.problem.kind in OF_MACHINE
 
 
 def test_a_node_that_has_just_died_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray lists it as alive for some seconds, and a task there is lost."""
-    lost = type("RayError", (Exception,), {})
-    monkeypatch.setitem(sys.modules, "ray.exceptions", SimpleNamespace(RayError=lost, RayTaskError=type("RayTaskError", (lost,), {})))
+    ray_error = type("RayError", (Exception,), {})
+    monkeypatch.setitem(
+        sys.modules, "ray.exceptions", SimpleNamespace(RayError=ray_error, RayTaskError=type("RayTaskError", (ray_error,), {}))
+    )
     strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda name, **_: name)
     monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
     alive = {"one": True, "two": False}
 
     def get(node: str) -> str:
         if not alive[node]:
-            raise lost("the node died")
+            raise ray_error("the node died")
         return f"said by {node}"
 
     ray: Any = SimpleNamespace(
         remote=lambda scheduling_strategy: lambda _: SimpleNamespace(remote=lambda: scheduling_strategy),
         get=get,
-        wait=lambda asked, **_: (asked, []),
-        nodes=lambda: [{"NodeID": name, "Alive": there} for name, there in alive.items()],
+        wait=lambda refs, **_: (refs, []),
+        nodes=lambda: [{"NodeID": name, "Alive": is_alive} for name, is_alive in alive.items()],
     )
     nodes = [Node("one", "first", 2), Node("two", "second", 3)]
     cluster = Cluster(ray, Runtime(workers="all", threads=1, device="cpu"), nodes, Session("", "", "", ""))
@@ -143,8 +145,8 @@ def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> No
     assert not capsys.readouterr().out
     assert Gang(0, 3, CPU).deal([5]) == [[0], [], []]
     Gang(0, 3, CPU).deal([5, 5])
-    said = capsys.readouterr().out
-    assert said.startswith("some of the 3 workers are idle, because a step has fewer chunks") and said.count("\n") == 1
+    output = capsys.readouterr().out
+    assert output.startswith("some of the 3 workers are idle, because a step has fewer chunks") and output.count("\n") == 1
 
 
 def test_gpus_of_workers_are_looked_at_without_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +154,13 @@ def test_gpus_of_workers_are_looked_at_without_a_context(monkeypatch: pytest.Mon
     kinds = ["one, 80 GiB", "one, 80 GiB", "other, 40 GiB"]
     monkeypatch.setattr(devices, "hardware", lambda device: kinds[device.index])
     monkeypatch.setattr(each, "compute_dtype", lambda *_: torch.bfloat16)
-    begun: list[bool] = []
-    monkeypatch.setattr(each, "choose_device", lambda _, begin: begun.append(begin) or torch.device("cuda"))
+    begins: list[bool] = []
+    monkeypatch.setattr(each, "choose_device", lambda _, begin: begins.append(begin) or torch.device("cuda"))
     assert each.machine(Runtime(), "bf16", gpus=2) == each.Machine("cuda", "one, 80 GiB", "torch.bfloat16")
-    wanted = "runtime.yaml: workers: found GPUs of several kinds (one, 80 GiB; other, 40 GiB), expected one kind"
-    with pytest.raises(UserError, match=re.escape(wanted)):
+    message = "runtime.yaml: workers: found GPUs of several kinds (one, 80 GiB; other, 40 GiB), expected one kind"
+    with pytest.raises(UserError, match=re.escape(message)):
         each.machine(Runtime(), "bf16", gpus=3)
-    assert begun == [False, False]
+    assert begins == [False, False]
 
 
 def test_outcomes_are_told_from_bugs() -> None:

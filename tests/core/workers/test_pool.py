@@ -30,8 +30,8 @@ def pool(count: int, restarts: int = 3) -> Iterator[Pool]:
 def test_results_come_in_order_from_workers_that_load_once(tmp_path: Path) -> None:
     work = Work(tmp_path / "log", seconds=0.01, size=300_000)
     with pool(3) as workers:
-        given = [(number, b"y" * 300_000) for number in range(20)]  # larger than a pipe, both ways
-        assert [value for value, _ in workers.each(work, given)] == [number**2 for number in range(20)]
+        items = [(number, b"y" * 300_000) for number in range(20)]  # larger than a pipe, both ways
+        assert [value for value, _ in workers.each(work, items)] == [number**2 for number in range(20)]
         assert Counter(work.attempts()) == dict.fromkeys(range(20), 1)
         loads = work.log.with_suffix(".loads").read_text().split()
         assert len(loads) == len(set(loads)) <= 3
@@ -41,11 +41,11 @@ def test_results_come_in_order_from_workers_that_load_once(tmp_path: Path) -> No
 
 
 def test_pieces_are_taken_as_they_are_needed(tmp_path: Path) -> None:
-    taken: list[int] = []
+    numbers: list[int] = []
 
     def pieces() -> Iterator[int]:
         for number in range(100):
-            taken.append(number)
+            numbers.append(number)
             yield number
 
     with pool(2) as workers:
@@ -53,7 +53,7 @@ def test_pieces_are_taken_as_they_are_needed(tmp_path: Path) -> None:
         for turn in range(5):
             assert next(results)[0] == turn**2
             time.sleep(0.1)
-            assert len(taken) <= turn + 2 + AHEAD * 2, "memory is bounded"
+            assert len(numbers) <= turn + 2 + AHEAD * 2, "memory is bounded"
         del results  # nobody wants the rest
         assert [value for value, _ in workers.each(Work(tmp_path / "log"), [3])] == [9]
 
@@ -62,19 +62,19 @@ def test_a_dead_workers_pieces_are_done_again(tmp_path: Path, capsys: pytest.Cap
     work = Work(tmp_path / "log", seconds=0.02, killed=(4, 9))
     with pool(2) as workers:
         assert [value for value, _ in workers.each(work, range(16))] == [number**2 for number in range(16)]
-    counted = Counter(work.attempts())
-    assert counted[4] == counted[9] == 2
-    assert sum(counted.values()) - 16 <= 2 * GIVEN, "no more than what was in flight"
-    told = "a worker was killed by signal 9, most likely for lack of memory; its work is done again (1 of 3)\n"
-    assert capsys.readouterr().err == 2 * told
+    attempts = Counter(work.attempts())
+    assert attempts[4] == attempts[9] == 2
+    assert sum(attempts.values()) - 16 <= 2 * GIVEN, "no more than what was in flight"
+    line = "a worker was killed by signal 9, most likely for lack of memory; its work is done again (1 of 3)\n"
+    assert capsys.readouterr().err == 2 * line
 
 
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_piece_that_kills_its_workers_is_given_up(restarts: int, tmp_path: Path) -> None:
     work = Work(tmp_path / "log", killed=(3,), always=True)
-    with pool(2, restarts) as workers, pytest.raises(UserError) as refusal:
+    with pool(2, restarts) as workers, pytest.raises(UserError) as error:
         list(workers.each(work, range(8)))
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         f"a worker was killed by signal 9, most likely for lack of memory, and {restarts + 1} of them on the same work (runtime.yaml: "
         f"restarts: {restarts}); close other programs or set fewer workers, and run again"
     )
@@ -84,13 +84,13 @@ def test_a_piece_that_kills_its_workers_is_given_up(restarts: int, tmp_path: Pat
 def test_a_users_error_is_the_one_without_workers(tmp_path: Path) -> None:
     """Whichever fails first, the first in order is raised, with all its parts."""
     work = Work(tmp_path / "log", seconds=0.01, wrong=(5, 6, 11))
-    with pytest.raises(Missing) as alone:
+    with pytest.raises(Missing) as alone_error:
         list(Alone(Runtime()).each(work, range(12)))
     with pool(3) as workers:
-        with pytest.raises(Missing) as refusal:
+        with pytest.raises(Missing) as error:
             list(workers.each(work, range(12)))
-        assert refusal.value.problem == alone.value.problem
-        assert refusal.value.problem.where == "file 5"
+        assert error.value.problem == alone_error.value.problem
+        assert error.value.problem.where == "file 5"
         with pytest.raises(LookupError, match="no 2") as bug:
             list(workers.each(Work(tmp_path / "log", broken=(2,)), range(4)))
     assert "in a worker:" in bug.value.__notes__[0] and "piecework.py" in bug.value.__notes__[0]
@@ -142,8 +142,8 @@ def test_one_worker_imports_nothing_of_several() -> None:
     code = "import sys; from tasks.core.workers.each import open_workers; from tasks.core.machine.devices import Runtime\n"
     code += "with open_workers(Runtime()) as w: print(list(w.each(abs, [-1])))\n"
     code += "print([name for name in sys.modules if name.startswith(('ray', 'tasks.core.workers.'))])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
-    assert done.stdout == "[1]\n['tasks.core.workers.each']\n"
+    process = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+    assert process.stdout == "[1]\n['tasks.core.workers.each']\n"
 
 
 def test_how_many_workers_with_how_many_threads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,35 +21,35 @@ def served() -> tuple[Any, str]:
 
 
 def closed_port() -> int:
-    with socket.create_server((HERE, 0)) as taken:
-        return int(taken.getsockname()[1])
+    with socket.create_server((HERE, 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_ranks_that_reach_one_another(ranks: int) -> None:
-    store, place = served()
+    store, store_address = served()
     with ThreadPoolExecutor(ranks) as pool:
-        for done in [pool.submit(reach_all, place, HERE, rank, ranks) for rank in range(ranks)]:
-            done.result()
+        for future in [pool.submit(reach_all, store_address, HERE, rank, ranks) for rank in range(ranks)]:
+            future.result()
     assert store.add("reached", 0) == ranks
 
 
 def test_a_rank_that_another_cannot_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "MEET", timedelta(seconds=5))  # were it not tried, this rank would wait for it
-    store, place = served()
+    store, store_address = served()
     port = closed_port()
     store.set("reach/1", f"{HERE}:{port}")
     expected = rf"worker 1 of 2 \({HERE}\) cannot reach worker 2 at {HERE}:{port}: .*refused; .*open all ports between the nodes"
     with pytest.raises(PeerLost, match=expected):
-        reach_all(place, HERE, 0, 2)
+        reach_all(store_address, HERE, 0, 2)
 
 
 def test_an_address_that_is_not_this_machines_is_not_tried() -> None:
     """As behind NAT: gloo itself may then find a way."""
-    store, place = served()
+    store, store_address = served()
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(reach_all, place, address, rank, 2) for rank, address in enumerate(("192.0.2.1", HERE))]:
-            done.result()
+        for future in [pool.submit(reach_all, store_address, address, rank, 2) for rank, address in enumerate(("192.0.2.1", HERE))]:
+            future.result()
     assert store.get("reach/0") == b""
 
 

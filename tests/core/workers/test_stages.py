@@ -37,24 +37,24 @@ def made(project: Any, stage: str, runtime: str) -> dict[str, str]:
     shutil.rmtree(project.folder / ".retemper", ignore_errors=True)
     shutil.rmtree(project.folder / "again", ignore_errors=True)
     project.write("runtime.yaml", f"device: cpu\nthreads: 1\n{runtime}")
-    more = ["--vectors", "data/embeddings/warmup"] if stage.startswith("mine") else []
-    done = project.stage(stage, *more, *project.elsewhere(stage, "again"))
-    assert done.status == 0, done
+    options = ["--vectors", "data/embeddings/warmup"] if stage.startswith("mine") else []
+    result = project.stage(stage, *options, *project.elsewhere(stage, "again"))
+    assert result.status == 0, result
     outs = [project.folder / "again" / out for out in project.outs[stage]]
     return {out.name: folder_digest(out) for out in outs if out.is_dir()}
 
 
 def test_two_workers_encode_what_one_does(project: Any) -> None:
-    alone = made(project, "encode@warmup", "")
-    assert alone and made(project, "encode@warmup", "workers: 2") == alone
-    left = [path for path in (project.folder / ".retemper").rglob("*.npy") if "now" in path.parts]
-    assert not left, "what workers wrote was moved"
+    expected = made(project, "encode@warmup", "")
+    assert expected and made(project, "encode@warmup", "workers: 2") == expected
+    leftovers = [path for path in (project.folder / ".retemper").rglob("*.npy") if "now" in path.parts]
+    assert not leftovers, "what workers wrote was moved"
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("stage", STAGES)
 def test_any_number_of_workers_makes_what_one_makes(stage: str, project: Any) -> None:
-    alone = made(project, stage, "")
-    assert alone
+    expected = made(project, stage, "")
+    assert expected
     for count in (2, 3):
-        assert made(project, stage, f"workers: {count}") == alone
+        assert made(project, stage, f"workers: {count}") == expected

@@ -41,26 +41,29 @@ def test_one_worker_imports_nothing_of_a_gang() -> None:
     for file in rooms:
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
-                found = re.search(r"workers\.(gang|together)|workers import .*(gang|together)", ast.unparse(node))
-                assert not found, f"{file.relative_to(ROOT)}: {ast.unparse(node)}"
+                match = re.search(r"workers\.(gang|together)|workers import .*(gang|together)", ast.unparse(node))
+                assert not match, f"{file.relative_to(ROOT)}: {ast.unparse(node)}"
 
 
 def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.set_num_threads(1)
     (tmp_path / "alone").mkdir()
-    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    expected = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
     scratch, curves = tmp_path / "scratch", tmp_path / "curves"
     scratch.mkdir()
     curves.mkdir()
     function = partial(gangs.small_training, scratch, curves, {"kill": 7})
     together(function, RUNTIME, 2, scratch=scratch, outs=[curves], what="small")
-    said = capfd.readouterr()
-    assert "small: worker 2 of 2 was lost (SIGKILL, most likely for lack of memory); all 2 start again (restart 1 of 3 allowed)" in said.err
-    assert "resuming from step 7" in said.out
+    captured = capfd.readouterr()
+    assert (
+        "small: worker 2 of 2 was lost (SIGKILL, most likely for lack of memory); all 2 start again (restart 1 of 3 allowed)"
+        in captured.err
+    )
+    assert "resuming from step 7" in captured.out
     for rank in (0, 1):
-        found = load_file(scratch / f"weights-{rank}.safetensors")
-        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
-    assert "small: 12/12 steps" in said.err, "the first rank's progress"
+        weights = load_file(scratch / f"weights-{rank}.safetensors")
+        assert all(torch.equal(weights[name], weight) for name, weight in expected.items()), rank
+    assert "small: 12/12 steps" in captured.err, "the first rank's progress"
     assert "small: 12/12 steps" in (scratch / "worker-2.log").read_text()
     assert sorted(path.name for path in scratch.iterdir() if "weights" not in path.name) == [
         "checkpoint.safetensors",
@@ -79,21 +82,21 @@ def test_two_ranks_compute_the_step_of_one(tmp_path: Path, tiny_encoder: Path) -
     gangs.both_steps(tiny_encoder, tmp_path / "alone", CPU)
     together(partial(gangs.both_steps, tiny_encoder, tmp_path / "gang"), RUNTIME, 2, scratch=tmp_path, outs=[], what="steps")
     for kind in ("rounded", "exact"):
-        whole = load_file(tmp_path / f"alone/{kind}/chunks-0.safetensors")
+        chunks = load_file(tmp_path / f"alone/{kind}/chunks-0.safetensors")
         parts = [load_file(tmp_path / f"gang/{kind}/chunks-{rank}.safetensors") for rank in (0, 1)]
-        assert len(whole) == 5 and sorted(map(len, parts)) == [2, 3], "each chunk is encoded by one rank"
-        assert set(parts[0]) | set(parts[1]) == set(whole), "the same chunks"
-        assert all(torch.equal(vectors, whole[name]) for part in parts for name, vectors in part.items())
+        assert len(chunks) == 5 and sorted(map(len, parts)) == [2, 3], "each chunk is encoded by one rank"
+        assert set(parts[0]) | set(parts[1]) == set(chunks), "the same chunks"
+        assert all(torch.equal(vectors, chunks[name]) for part in parts for name, vectors in part.items())
         alone = load_file(tmp_path / f"alone/{kind}/step-0.safetensors")
-        found = [load_file(tmp_path / f"gang/{kind}/step-{rank}.safetensors") for rank in (0, 1)]
-        assert found[0].keys() == found[1].keys() == alone.keys(), "weights without a gradient have none"
-        assert all(torch.equal(found[0][name], found[1][name]) for name in alone), "every rank has the same bits"
-        assert torch.equal(found[0]["loss"], alone["loss"])
-        assert 0 < relative(found[0], alone) <= (1e-6 if kind == "rounded" else 1e-14), "summed in another order"
+        steps = [load_file(tmp_path / f"gang/{kind}/step-{rank}.safetensors") for rank in (0, 1)]
+        assert steps[0].keys() == steps[1].keys() == alone.keys(), "weights without a gradient have none"
+        assert all(torch.equal(steps[0][name], steps[1][name]) for name in alone), "every rank has the same bits"
+        assert torch.equal(steps[0]["loss"], alone["loss"])
+        assert 0 < relative(steps[0], alone) <= (1e-6 if kind == "rounded" else 1e-14), "summed in another order"
     direct = plain_gradients(tiny_encoder)
-    found = load_file(tmp_path / "gang/exact/step-0.safetensors")
-    assert direct.keys() == found.keys() - {"loss"}
-    assert relative(found, direct) <= 1e-10
+    steps = load_file(tmp_path / "gang/exact/step-0.safetensors")
+    assert direct.keys() == steps.keys() - {"loss"}
+    assert relative(steps, direct) <= 1e-10
 
 
 def plain_gradients(model: Path) -> dict[str, torch.Tensor]:
@@ -106,10 +109,10 @@ def plain_gradients(model: Path) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in tower.named_parameters() if p.grad is not None}
 
 
-def relative(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+def relative(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """The distance of two gradients over the length of the second, over all weights: a key's bias has none but rounding."""
-    apart = sum(float((found[name] - gradient).double().square().sum()) for name, gradient in wanted.items())
-    return math.sqrt(apart / sum(float(gradient.double().square().sum()) for gradient in wanted.values()))
+    squared_error = sum(float((actual[name] - gradient).double().square().sum()) for name, gradient in expected.items())
+    return math.sqrt(squared_error / sum(float(gradient.double().square().sum()) for gradient in expected.values()))
 
 
 @pytest.mark.heavy
@@ -144,7 +147,7 @@ def test_what_ends_a_gang(
 
 
 def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`threads` is of each; without it, the cores are shared. On GPUs, one rank each at most."""
+    """`threads` is per rank; without it, ranks share the cores. On GPUs, at most one rank each."""
     monkeypatch.setattr(ranks, "available_cores", lambda: 8)
     monkeypatch.setattr(ranks, "machine", lambda *_, **__: each.Machine("cpu", "any", "torch.float32"))
     monkeypatch.setattr(each, "available_cores", lambda: 8)
@@ -152,10 +155,10 @@ def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
     def shared(**settings: Any) -> tuple[int, int | None]:
-        with ranks.open_ranks(Runtime(**settings), "fp32") as found:
-            assert (found.together is None) == (found.count == 1)
-            assert found.counted == ([] if found.count == 1 else [{"ranks": found.count}])
-            return found.count, found.runtime.threads
+        with ranks.open_ranks(Runtime(**settings), "fp32") as opened_ranks:
+            assert (opened_ranks.together is None) == (opened_ranks.count == 1)
+            assert opened_ranks.counted == ([] if opened_ranks.count == 1 else [{"ranks": opened_ranks.count}])
+            return opened_ranks.count, opened_ranks.runtime.threads
 
     assert shared(workers=3) == (3, 2)
     assert shared(workers=9) == (9, 1)

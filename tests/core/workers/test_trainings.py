@@ -36,12 +36,12 @@ ADORES = {
 }
 
 
-def run(small: Any, stage: str, out: str, workers: int, more: str = "") -> None:
-    small.write("runtime.yaml", f"device: cpu\nthreads: 1\nworkers: {workers}\n{more}")
+def run(small: Any, stage: str, out: str, workers: int, settings: str = "") -> None:
+    small.write("runtime.yaml", f"device: cpu\nthreads: 1\nworkers: {workers}\n{settings}")
     command = [sys.executable, *small.commands[stage][1:], *small.elsewhere(stage, out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), RECORD: f"{out}.json"}
-    done = subprocess.run(command, cwd=small.folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=small.folder, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -62,25 +62,25 @@ def test_two_workers_train_as_one(small: Any, stage: str) -> None:
     if stage in ADORES:
         small.set("adore.tower", ADORE | ADORES[stage])
         stage = "adore@tower"
-    for out, workers in (("one", 1), ("two", 2), ("again", 2)):
-        run(small, stage, out, workers)
-    one, two, again = (weights(small.folder / out) for out in ("one", "two", "again"))
+    for folder, workers in (("one", 1), ("two", 2), ("again", 2)):
+        run(small, stage, folder, workers)
+    one, two, again = (weights(small.folder / folder) for folder in ("one", "two", "again"))
     assert one.keys() == two.keys() == again.keys() and one
     assert all((again[name] == tensor).all() for name, tensor in two.items()), "the same bits each time"
     assert json.loads(small.read("two.json"))["workers"] == 2  # bits need not differ: a sum of two chunks has the same in any order
     for name, tensor in one.items():
         if "model.safetensors" in name:
             assert float((two[name] - tensor).abs().max()) <= 1e-4, name
-    whole = (sum(float((two[n] - t).double().square().sum()) for n, t in one.items() if "model.safetensors" in n)) ** 0.5
-    assert whole <= 1e-5 * sum(float(t.double().square().sum()) for n, t in one.items() if "model.safetensors" in n) ** 0.5
-    curves = [sorted((small.folder / out).rglob("loss.tsv"))[0].read_text().splitlines() for out in ("one", "two")]
+    distance = (sum(float((two[n] - t).double().square().sum()) for n, t in one.items() if "model.safetensors" in n)) ** 0.5
+    assert distance <= 1e-5 * sum(float(t.double().square().sum()) for n, t in one.items() if "model.safetensors" in n) ** 0.5
+    curves = [sorted((small.folder / folder).rglob("loss.tsv"))[0].read_text().splitlines() for folder in ("one", "two")]
     first = [float(lines[1].split("\t")[-1]) for lines in curves]
     assert first[1] == pytest.approx(first[0], rel=1e-6)
 
 
 @pytest.mark.heavy
 def test_two_workers_of_a_cluster_train_as_two_of_this_machine(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    started, _ = start(monkeypatch, 2)
+    ray_cluster, _ = start(monkeypatch, 2)
     try:
         for key, value in CHANGED.items():
             small.set(key, value)
@@ -91,9 +91,9 @@ def test_two_workers_of_a_cluster_train_as_two_of_this_machine(small: Any, monke
                 stage = "adore@tower"
             run(small, stage, "here", 2)
             shutil.rmtree(small.folder / ".retemper/scratch")  # else what the first has left would serve the second
-            run(small, stage, "there", 2, f"engine: ray\naddress: {started.address}\n")
-            here, there = (weights(small.folder / out) for out in ("here", "there"))
-            assert here.keys() == there.keys() and here, stage
-            assert all((there[name] == tensor).all() for name, tensor in here.items()), stage
+            run(small, stage, "there", 2, f"engine: ray\naddress: {ray_cluster.address}\n")
+            local, remote = (weights(small.folder / folder) for folder in ("here", "there"))
+            assert local.keys() == remote.keys() and local, stage
+            assert all((remote[name] == tensor).all() for name, tensor in local.items()), stage
     finally:
-        started.shutdown()
+        ray_cluster.shutdown()

@@ -26,8 +26,8 @@ SYSTEMS += ["--documents", "data/corpus/documents.parquet", "--tokens", "data/to
 
 def by_search(model: str, query: str, k: int) -> list[tuple[str, float]]:
     """What `retemper search` finds."""
-    found = open_systems(arguments().parse_args(SYSTEMS)).search(query, model, k)
-    return list(zip(found.documents, map(float, found.scores), strict=True))
+    results = open_systems(arguments().parse_args(SYSTEMS)).search(query, model, k)
+    return list(zip(results.documents, map(float, results.scores), strict=True))
 
 
 def shown(answer: Any) -> list[tuple[str, float]]:
@@ -38,57 +38,57 @@ def test_answers_are_those_of_search_and_come_with_texts(serving: Any) -> None:
     texts = {row["id"]: (row["title"], row["text"]) for row in pq.read_table("data/corpus/documents.parquet").to_pylist()}
     with serving() as server:
         for query in QUERIES:
-            one = httpx.get(f"{server.url}/search", params={"q": query, "k": 7}).json()
-            assert shown(one) == by_search("hybrid", query, 7), "to the last bit"
-            assert one["model"] == "hybrid"
-            assert [hit["rank"] for hit in one["hits"]] == list(range(1, len(one["hits"]) + 1))
-            assert all((hit["title"], hit["text"]) == texts[hit["id"]] for hit in one["hits"])
-            assert shown(httpx.post(f"{server.url}/search", json={"query": query, "k": 7}).json()) == shown(one)
-        many = httpx.post(f"{server.url}/search", json={"queries": list(QUERIES), "k": 3}).json()["results"]
-        assert [shown(one) for one in many] == [by_search("hybrid", query, 3) for query in QUERIES]
-        told = httpx.get(f"{server.url}/health").json()
-        assert (told["status"], told["model"], told["documents"]) == ("ok", "hybrid", 60)
+            answer = httpx.get(f"{server.url}/search", params={"q": query, "k": 7}).json()
+            assert shown(answer) == by_search("hybrid", query, 7), "to the last bit"
+            assert answer["model"] == "hybrid"
+            assert [hit["rank"] for hit in answer["hits"]] == list(range(1, len(answer["hits"]) + 1))
+            assert all((hit["title"], hit["text"]) == texts[hit["id"]] for hit in answer["hits"])
+            assert shown(httpx.post(f"{server.url}/search", json={"query": query, "k": 7}).json()) == shown(answer)
+        answers = httpx.post(f"{server.url}/search", json={"queries": list(QUERIES), "k": 3}).json()["results"]
+        assert [shown(answer) for answer in answers] == [by_search("hybrid", query, 3) for query in QUERIES]
+        health = httpx.get(f"{server.url}/health").json()
+        assert (health["status"], health["model"], health["documents"]) == ("ok", "hybrid", 60)
 
 
 def test_a_swap_under_load_loses_no_request_and_mixes_no_answers(serving: Any, exports: Path) -> None:
     expected = {(model, query): by_search(model, query, 5) for model in ("hybrid", "warmup") for query in QUERIES}
-    wrong, seen, done = list[str](), list[str](), threading.Event()
+    wrong_answers, models_seen, finished = list[str](), list[str](), threading.Event()
 
     def ask(number: int) -> None:
         with httpx.Client(timeout=120) as client:
-            while not done.is_set():
+            while not finished.is_set():
                 query = QUERIES[number % len(QUERIES)]
                 number += 1
                 answer = client.get(f"{server.url}/search", params={"q": query, "k": 5})
                 if answer.status_code != 200 or shown(answer.json()) != expected[answer.json()["model"], query]:
-                    wrong.append(answer.text)
-                seen.append(answer.json().get("model", ""))
+                    wrong_answers.append(answer.text)
+                models_seen.append(answer.json().get("model", ""))
 
     with serving() as server:
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
         for model in ("warmup", "hybrid", "warmup"):
-            before = len(seen)
+            before = len(models_seen)
             replace_link(exports / "current", model)
             server.current.look()
             assert server.current.served.label == model
-            while len(seen) < before + 30:
+            while len(models_seen) < before + 30:
                 assert any(thread.is_alive() for thread in threads)
-        done.set()
+        finished.set()
         for thread in threads:
             thread.join()
         text = httpx.get(f"{server.url}/metrics").text
-    assert wrong == []
-    assert {"hybrid", "warmup"} == set(seen)
+    assert wrong_answers == []
+    assert {"hybrid", "warmup"} == set(models_seen)
     assert 'retemper_swaps_total{result="done"} 3.0' in text
-    assert f'retemper_requests_total{{endpoint="/search",status="200"}} {len(seen)}.0' in text
-    assert f"retemper_request_seconds_count {len(seen)}.0" in text
+    assert f'retemper_requests_total{{endpoint="/search",status="200"}} {len(models_seen)}.0' in text
+    assert f"retemper_request_seconds_count {len(models_seen)}.0" in text
     assert 'retemper_model_info{model="warmup"} 1.0' in text
     quantiles = dict(re.findall(r'retemper_latency_seconds{quantile="(.+?)"} (\S+)', text))
     assert 0 < float(quantiles["0.5"]) <= float(quantiles["0.99"])
     sizes = float(re.findall(r"retemper_batch_queries_sum (\S+)", text)[0])
-    assert sizes == len(seen)
+    assert sizes == len(models_seen)
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,18 +100,18 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
         assert shown(httpx.get(f"{server.url}/search", params={"q": "river", "k": 2}).json()) == by_search("hybrid", "river", 2)
         assert "broken/serving.json: not the record of an export" in httpx.get(f"{server.url}/health").json()["problem"]
         assert 'retemper_swaps_total{result="failed"} 1.0' in httpx.get(f"{server.url}/metrics").text
-        said = capsys.readouterr().out
-        assert said.startswith("warning: still serving hybrid, the next model cannot be loaded: ") and said.count("\n") == 1
+        output = capsys.readouterr().out
+        assert output.startswith("warning: still serving hybrid, the next model cannot be loaded: ") and output.count("\n") == 1
         server.current._again = 0.0
         server.current.look()
         assert capsys.readouterr().out == "", "a second attempt that fails as the first is not said again"
         record = exports / "broken/serving.json"
-        when = record.stat()
+        stat = record.stat()
         for path in (exports / "warmup").iterdir():  # the rest of a copy arrives, under the times that it had
             if path.name != "serving.json":
                 (exports / "broken" / path.name).symlink_to(path)
         record.write_bytes((exports / "warmup/serving.json").read_bytes())
-        os.utime(record, ns=(when.st_atime_ns, when.st_mtime_ns))
+        os.utime(record, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         server.current.look()
         assert server.current.served.label == "hybrid", "not at every look"
         server.current._again = 0.0
@@ -130,8 +130,8 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
         replace_link(exports / "current", "broken")
         (exports / "broken/serving.json").write_text("{}")
         server.current.look()
-        told = httpx.get(f"{server.url}/health").json()["problem"]
-        assert told.startswith("champion/3 cannot be served yet; ") and "not the record of an export" in told
+        problem = httpx.get(f"{server.url}/health").json()["problem"]
+        assert problem.startswith("champion/3 cannot be served yet; ") and "not the record of an export" in problem
 
 
 JSON = {"content-type": "application/json"}
@@ -181,9 +181,9 @@ def test_requests_that_are_refused(serving: Any) -> None:
         ("GET", "/docs", {}, 404, "Not Found"),
     ]
     with serving(Settings(waiting=2)) as server:
-        for method, path, more, status, told in cases:
-            answer = httpx.request(method, server.url + path, **more)
-            assert (answer.status_code, answer.json()["detail"][: len(told)]) == (status, told), (method, path)
+        for method, path, options, status, message in cases:
+            answer = httpx.request(method, server.url + path, **options)
+            assert (answer.status_code, answer.json()["detail"][: len(message)]) == (status, message), (method, path)
         text = httpx.get(f"{server.url}/metrics").text
         assert 'retemper_requests_total{endpoint="/search",status="503"} 1.0' in text
         assert 'retemper_errors_total{endpoint="/search"} 1.0' in text
@@ -229,33 +229,33 @@ def test_queries_and_clicks_are_logged(serving: Any, tmp_path: Path) -> None:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     plain, hashed = tmp_path / "logs/plain.jsonl", tmp_path / "logs/hashed.jsonl"
-    failed: list[OSError] = []
-    with serving(log=Log(plain, "plain", failed.append)) as server:
-        one = httpx.get(f"{server.url}/search", params={"q": "läuft", "k": 3}).json()
-        clicked = {"query_id": one["id"], "doc": one["hits"][1]["id"], "position": 2}
+    errors: list[OSError] = []
+    with serving(log=Log(plain, "plain", errors.append)) as server:
+        answer = httpx.get(f"{server.url}/search", params={"q": "läuft", "k": 3}).json()
+        clicked = {"query_id": answer["id"], "doc": answer["hits"][1]["id"], "position": 2}
         assert httpx.post(f"{server.url}/click", json=clicked).json() == {"status": "ok"}
         search, click = lines(plain)
         assert search == {
             "event": "search",
-            "id": one["id"],
+            "id": answer["id"],
             "time": search["time"],
             "query": "läuft",
-            "shown": [hit["id"] for hit in one["hits"]],
+            "shown": [hit["id"] for hit in answer["hits"]],
             "model": "hybrid",
         }
-        assert click == {"event": "click", "id": one["id"], "time": click["time"], "doc": one["hits"][1]["id"], "position": 2}
+        assert click == {"event": "click", "id": answer["id"], "time": click["time"], "doc": answer["hits"][1]["id"], "position": 2}
         assert search["time"] <= click["time"]
         plain.rename(tmp_path / "moved")  # logrotate
         plain.parent.joinpath("plain.jsonl").mkdir()  # and a disk that fails
         assert httpx.get(f"{server.url}/search", params={"q": "river"}).status_code == 200, "no answer waits for the log"
-        assert len(failed) == 1
+        assert len(errors) == 1
     for _ in range(2):  # the second is a restart
-        with serving(log=Log(hashed, "hashed", failed.append)) as server:
+        with serving(log=Log(hashed, "hashed", errors.append)) as server:
             for query in ("läuft", "river"):
                 httpx.get(f"{server.url}/search", params={"q": query})
-    written = [line["query"] for line in lines(hashed)]
-    assert written[:2] == written[2:] and len(set(written)) == 2
-    assert all(re.fullmatch("blake2b:[0-9a-f]{32}", one) for one in written)
+    queries = [line["query"] for line in lines(hashed)]
+    assert queries[:2] == queries[2:] and len(set(queries)) == 2
+    assert all(re.fullmatch("blake2b:[0-9a-f]{32}", query) for query in queries)
     assert {oct(path.stat().st_mode & 0o777) for path in (hashed, hashed.with_name("hashed.jsonl.key"))} == {"0o600"}
 
 

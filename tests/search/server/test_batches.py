@@ -27,13 +27,13 @@ class Fake:
         return [Ranked([f"{query}{k}"], [1.0]) for query in queries]
 
 
-def run(fake: Any, *asked: tuple[Sequence[str], int], most: int = 4, waiting: int = 100) -> list[Any]:
+def run(fake: Any, *requests: tuple[Sequence[str], int], most: int = 4, waiting: int = 100) -> list[Any]:
     """The answers to requests that come while the first is being searched."""
 
     async def all_at_once() -> list[Any]:
         batches = Batches(lambda: fake, most=most, waiting=waiting)
         running = asyncio.create_task(batches.run())
-        tasks = [asyncio.create_task(batches.ask(queries, k)) for queries, k in asked]
+        tasks = [asyncio.create_task(batches.ask(queries, k)) for queries, k in requests]
         await asyncio.sleep(0.05)
         fake.gate.set()
         answers = await asyncio.gather(*tasks, return_exceptions=True)

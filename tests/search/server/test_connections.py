@@ -22,16 +22,16 @@ BODY = b'{"query": "x"}'
 
 @contextmanager
 def serving(most: int) -> Iterator[tuple[Callable[[], socket.socket], Callable[[], int]]]:
-    """What opens a connection, and how many the server has: it may take one later than the client sees it open."""
+    """Functions that open a connection and count the server's: it may accept one after the client sees it open."""
     app = FastAPI()
 
     @app.post("/")
     async def search(request: Request) -> Any:
         return await limits.body(request, limits.Search)
 
-    with running(app, http=Bounded, limit_concurrency=most) as server, ExitStack() as opened:
-        place = server.servers[0].sockets[0].getsockname()
-        open_one = lambda: opened.enter_context(socket.create_connection(place, PATIENCE))  # noqa: E731
+    with running(app, http=Bounded, limit_concurrency=most) as server, ExitStack() as stack:
+        address = server.servers[0].sockets[0].getsockname()
+        open_one = lambda: stack.enter_context(socket.create_connection(address, PATIENCE))  # noqa: E731
         yield open_one, lambda: len(server.server_state.connections)
 
 
@@ -40,12 +40,12 @@ def answer(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST / HT", HEAD[:-2]], ids=["nothing", "part of a line", "part of a head"])
-def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"POST / HT", HEAD[:-2]], ids=["nothing", "part of a line", "part of a head"])
+def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", LATE)
     with serving(10) as (connect, _):
         connection = connect()
-        connection.sendall(sent)
+        connection.sendall(content)
         assert answer(connection) == b""
 
 
@@ -54,8 +54,8 @@ def test_a_body_that_does_not_come_is_answered_and_closed(monkeypatch: pytest.Mo
     with serving(10) as (connect, _):
         connection = connect()
         connection.sendall(HEAD + BODY[:5])
-        told = answer(connection)
-        assert told.startswith(b"HTTP/1.1 408 ") and b"took more than 1 second" in told
+        response = answer(connection)
+        assert response.startswith(b"HTTP/1.1 408 ") and b"took more than 1 second" in response
 
 
 def test_the_head_of_a_second_request_is_waited_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +70,9 @@ def test_the_head_of_a_second_request_is_waited_for_as_long(monkeypatch: pytest.
 
 def test_more_than_the_most_are_closed_and_those_within_it_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", PATIENCE)
-    with serving(3) as (connect, held):
+    with serving(3) as (connect, open_connections):
         first, idle, third = connect(), connect(), connect()
-        while held() < 3:
+        while open_connections() < 3:
             time.sleep(0.01)
         assert answer(connect()) == b""
         first.sendall(HEAD + BODY)
@@ -82,11 +82,11 @@ def test_more_than_the_most_are_closed_and_those_within_it_are_served(monkeypatc
 
 
 def test_open_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit, raised = (1024, 2048), list[tuple[int, int]]()
+    limit, limits_set = (1024, 2048), list[tuple[int, int]]()
     monkeypatch.setattr(resource, "getrlimit", lambda _: limit)
-    monkeypatch.setattr(resource, "setrlimit", lambda _, both: raised.append(both))
-    assert connection_limit() == 2048 - connections.RESERVE and raised == [(2048, 2048)]
+    monkeypatch.setattr(resource, "setrlimit", lambda _, value: limits_set.append(value))
+    assert connection_limit() == 2048 - connections.RESERVE and limits_set == [(2048, 2048)]
     limit = (1024, resource.RLIM_INFINITY)
-    assert connection_limit() == connections.MOST and raised[1:] == [(connections.MOST + connections.RESERVE, resource.RLIM_INFINITY)]
+    assert connection_limit() == connections.MOST and limits_set[1:] == [(connections.MOST + connections.RESERVE, resource.RLIM_INFINITY)]
     limit = (10_000, 20_000)
-    assert connection_limit() == connections.MOST and len(raised) == 2
+    assert connection_limit() == connections.MOST and len(limits_set) == 2

@@ -22,7 +22,7 @@ def test_every_document_is_found_and_no_other(tmp_path: Path, monkeypatch: pytes
     documents = Documents(tmp_path / "documents.parquet")
     assert len(documents) == len(ids) and documents.ids.to_pylist() == ids
     assert documents.texts(ids[::-1]) == [(f"title of {name}", name * 3) for name in ids[::-1]]
-    for missing in ("b", "zz", "😁", "d40", "\x00"):
+    for doc in ("b", "zz", "😁", "d40", "\x00"):
         with pytest.raises(UserError, match="the index is from another corpus"):
-            documents.texts([missing])
+            documents.texts([doc])
     assert [path.name for path in tmp_path.iterdir()] == ["documents.parquet"]

@@ -1,4 +1,4 @@
-"""The query log beside full disks and kills."""
+"""The query log, on a full disk and after a kill."""
 
 import json
 import os
@@ -19,9 +19,9 @@ def test_a_key_is_complete_or_refused(tmp_path: Path) -> None:
     key = path.with_name("q.jsonl.key")
     assert len(key.read_bytes()) == 32 and oct(key.stat().st_mode & 0o777) == "0o600"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["q.jsonl", "q.jsonl.key"]
-    for left in (b"", key.read_bytes()[:31]):  # of a server that was killed, or a full disk: hashes would be easy to try out
-        key.write_bytes(left)
-        with pytest.raises(UserError, match=rf"q.jsonl.key: found {len(left)} bytes, expected a key of 32; remove it"):
+    for content in (b"", key.read_bytes()[:31]):  # of a server that was killed, or a full disk: hashes would be easy to try out
+        key.write_bytes(content)
+        with pytest.raises(UserError, match=rf"q.jsonl.key: found {len(content)} bytes, expected a key of 32; remove it"):
             Log(path, "hashed", pytest.fail)
 
 
@@ -38,15 +38,15 @@ def test_a_server_that_comes_second_takes_the_key_of_the_first(tmp_path: Path, m
 
 
 def test_a_line_that_a_full_disk_truncates_is_lost_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed: list[OSError] = []
-    log = Log(tmp_path / "q.jsonl", "plain", failed.append)
+    errors: list[OSError] = []
+    log = Log(tmp_path / "q.jsonl", "plain", errors.append)
     log.searched(NAME, "first", [], "m")
     write = os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda file, line: write(file, line[:20]))
         log.searched(NAME, "second", [], "m")
     log.searched(NAME, "third", [], "m")
-    assert len(failed) == 1 and failed[0].filename == str(tmp_path / "q.jsonl")
+    assert len(errors) == 1 and errors[0].filename == str(tmp_path / "q.jsonl")
 
     def read(line: str) -> Any:
         try:

@@ -31,9 +31,9 @@ def texts(pad: int, side: str = "right", lengths: list[int] = LENGTHS) -> tuple[
 
 
 def gradients(module: nn.Module) -> dict[str, torch.Tensor]:
-    found = {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
+    grads = {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
     module.zero_grad()
-    return found
+    return grads
 
 
 @pytest.mark.parametrize("side", ["right", "left", "none"])
@@ -45,58 +45,58 @@ def test_vectors_and_gradients_are_those_of_all_outputs(kind: str, layers: int, 
     ids_BL, mask_BL = texts(tower.transformer.config.pad_token_id, side, [6, 6, 6] if side == "none" else LENGTHS)
     draw_BH = torch.randn(len(ids_BL), tower.width, dtype=torch.float64)
     first_B = mask_BL.argmax(1)
-    whole_BH = tower.outputs(ids_BL, mask_BL)[torch.arange(len(ids_BL)), first_B]
-    (whole_BH * draw_BH).sum().backward()
+    expected_BH = tower.outputs(ids_BL, mask_BL)[torch.arange(len(ids_BL)), first_B]
+    (expected_BH * draw_BH).sum().backward()
     expected = gradients(tower)
-    found_BH = first_outputs(tower.transformer, ids_BL, mask_BL)
-    (found_BH * draw_BH).sum().backward()
-    torch.testing.assert_close(found_BH, whole_BH)
-    found = gradients(tower)
-    assert found.keys() == expected.keys() and len(found) > 15
+    actual_BH = first_outputs(tower.transformer, ids_BL, mask_BL)
+    (actual_BH * draw_BH).sum().backward()
+    torch.testing.assert_close(actual_BH, expected_BH)
+    actual = gradients(tower)
+    assert actual.keys() == expected.keys() and len(actual) > 15
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
-    torch.testing.assert_close(tower(ids_BL, mask_BL), whole_BH.float())
+        torch.testing.assert_close(actual[name], gradient, msg=name)
+    torch.testing.assert_close(tower(ids_BL, mask_BL), expected_BH.float())
 
 
 def test_the_last_layer_computes_no_other_token(tiny_encoder: Path) -> None:
     tower = load_towers(tiny_encoder, Shape(pooling="cls")).document
-    heard: list[int] = []
+    counts: list[int] = []
     *earlier, last = tower.transformer.encoder.layer
     for layer in (earlier[-1], last):
-        layer.intermediate.dense.register_forward_pre_hook(lambda _, given: heard.append(given[0].shape[1]))
+        layer.intermediate.dense.register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].shape[1]))
     ids_BL, mask_BL = texts(0)
     with torch.no_grad():
         tower(ids_BL, mask_BL)
         tower.shape = Shape(pooling="mean")
         tower(ids_BL, mask_BL)
-    assert heard == [9, 1, 9, 9]
+    assert counts == [9, 1, 9, 9]
 
 
 def test_dropout_is_drawn_in_training_alone() -> None:
     tower = Encoder(AutoModel.from_config(config_of("bert", 1, dropout=0.5)), Shape(pooling="cls")).train()
     ids_BL, mask_BL = texts(0)
     with torch.no_grad():
-        found = [(torch.manual_seed(seed), tower(ids_BL, mask_BL))[1] for seed in (1, 1, 2)]
+        vectors = [(torch.manual_seed(seed), tower(ids_BL, mask_BL))[1] for seed in (1, 1, 2)]
         tower.eval()
         exact = [tower(ids_BL, mask_BL) for _ in range(2)]
-    assert torch.equal(found[0], found[1]) and not torch.allclose(found[0], found[2], atol=0.1) and torch.equal(*exact)
+    assert torch.equal(vectors[0], vectors[1]) and not torch.allclose(vectors[0], vectors[2], atol=0.1) and torch.equal(*exact)
 
 
 def test_what_attention_drops_is_right_on_average() -> None:
-    """Of the last layer's attention alone: its mean over many draws is what there is without dropout."""
+    """Dropout in the last layer's attention alone: the mean over many draws is the output without dropout."""
     transformer = AutoModel.from_config(config_of("bert", 1)).train()
     last = transformer.encoder.layer[-1]
-    seen: list[torch.Tensor] = []
-    last.attention.output.dense.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    inputs: list[torch.Tensor] = []
+    last.attention.output.dense.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     ids_BL, mask_BL = texts(0)
     with torch.no_grad():
         first_outputs(transformer, ids_BL, mask_BL)
         last.attention.self.dropout.p = 0.3
         for _ in range(3000):
             first_outputs(transformer, ids_BL, mask_BL)
-    exact, drawn = seen[0], torch.stack(seen[1:])
-    assert float(drawn.std(0).max()) > 0.1
-    torch.testing.assert_close(drawn.mean(0), exact, atol=0.1 * float(exact.abs().max()), rtol=0)
+    exact, dropped = inputs[0], torch.stack(inputs[1:])
+    assert float(dropped.std(0).max()) > 0.1
+    torch.testing.assert_close(dropped.mean(0), exact, atol=0.1 * float(exact.abs().max()), rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,27 +105,27 @@ def test_scores_and_gradients_of_a_reranker_are_transformers_own(kind: str) -> N
     config.classifier_dropout = 0.3
     model = AutoModelForSequenceClassification.from_config(config).double().train()
     ids_BL, mask_BL = texts(model.config.pad_token_id)
-    given = {"input_ids": ids_BL, "attention_mask": mask_BL, "token_type_ids": (ids_BL % 2) * mask_BL}
+    inputs = {"input_ids": ids_BL, "attention_mask": mask_BL, "token_type_ids": (ids_BL % 2) * mask_BL}
     torch.manual_seed(4)
-    expected_B1 = model(**given).logits
+    expected_B1 = model(**inputs).logits
     expected_B1.square().sum().backward()
     expected = gradients(model)
     torch.manual_seed(4)
-    found_B1 = CrossEncoder(model, None, 9, 100, torch.device("cpu")).logits(given)
-    found_B1.square().sum().backward()
-    torch.testing.assert_close(found_B1, expected_B1)
-    found = gradients(model)
-    assert found.keys() == expected.keys()
+    actual_B1 = CrossEncoder(model, None, 9, 100, torch.device("cpu")).logits(inputs)
+    actual_B1.square().sum().backward()
+    torch.testing.assert_close(actual_B1, expected_B1)
+    actual = gradients(model)
+    assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
+        torch.testing.assert_close(actual[name], gradient, msg=name)
 
 
 def test_the_last_layer_of_a_reranker_computes_no_other_token(tiny_reranker: Path) -> None:
-    encoder, heard = load_cross_encoder(tiny_reranker, 64, 200, torch.device("cpu"), torch.float32), list[int]()
+    encoder, counts = load_cross_encoder(tiny_reranker, 64, 200, torch.device("cpu"), torch.float32), list[int]()
     for layer in encoder.model.base_model.encoder.layer:
-        layer.intermediate.dense.register_forward_pre_hook(lambda _, given: heard.append(given[0].shape[1]))
+        layer.intermediate.dense.register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].shape[1]))
     encoder.scores([("a question", "and what may answer it")])
-    assert heard[-1] == 1 and all(count > 5 for count in heard[:-1])
+    assert counts[-1] == 1 and all(count > 5 for count in counts[:-1])
 
 
 @pytest.mark.parametrize("prompt", [0, 2])

@@ -12,24 +12,24 @@ MASK_BL = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 0, 0]])
 
 @pytest.mark.parametrize("kind", BROADCAST)
 def test_outputs_are_those_under_transformers_own_mask(kind: str) -> None:
-    """The mask of another device than the CPU, in a model on the CPU."""
+    """The mask for another device than the CPU, in a model on the CPU."""
     torch.manual_seed(0)
     model = AutoModel.from_config(AutoConfig.for_model(kind, initializer_range=0.3, **SMALL)).eval().double()
-    shape_of_it = attention_mask(MASK_BL.to("meta"), model.config)
-    assert shape_of_it.shape == (3, 1, 1, 4) and shape_of_it.dtype == torch.bool
+    meta_mask = attention_mask(MASK_BL.to("meta"), model.config)
+    assert meta_mask.shape == (3, 1, 1, 4) and meta_mask.dtype == torch.bool
     ids_BL = torch.randint(5, 60, (3, 4), generator=torch.Generator().manual_seed(1))
-    places = {"position_ids": torch.arange(4)[None]}
+    positions = {"position_ids": torch.arange(4)[None]}
     with torch.no_grad():
-        own = model(input_ids=ids_BL, attention_mask=MASK_BL, **places).last_hidden_state
-        found = model(input_ids=ids_BL, attention_mask=MASK_BL.bool().view(shape_of_it.shape), **places).last_hidden_state
+        expected = model(input_ids=ids_BL, attention_mask=MASK_BL, **positions).last_hidden_state
+        actual = model(input_ids=ids_BL, attention_mask=MASK_BL.bool().view(meta_mask.shape), **positions).last_hidden_state
     real = MASK_BL.bool()
-    torch.testing.assert_close(found[real], own[real])
+    torch.testing.assert_close(actual[real], expected[real])
 
 
 def test_a_mask_is_left_alone_where_tokens_do_not_see_all_others_and_on_a_cpu() -> None:
     far_BL = MASK_BL.to("meta")
-    for kind, more in (("bert", {"is_decoder": True}), ("gpt2", {}), ("modernbert", {"pad_token_id": 1})):
-        assert attention_mask(far_BL, AutoConfig.for_model(kind, **more)) is far_BL, kind
+    for kind, settings in (("bert", {"is_decoder": True}), ("gpt2", {}), ("modernbert", {"pad_token_id": 1})):
+        assert attention_mask(far_BL, AutoConfig.for_model(kind, **settings)) is far_BL, kind
     assert attention_mask(MASK_BL, AutoConfig.for_model("bert")) is MASK_BL
     config = AutoConfig.for_model("roberta")
     if hasattr(config, "is_decoder"):

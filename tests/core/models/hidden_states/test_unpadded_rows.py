@@ -1,4 +1,4 @@
-"""Rows one behind the other, filled up to a size that many batches have."""
+"""Rows laid end to end, filled up to a size that many batches share."""
 
 from itertools import chain
 from pathlib import Path
@@ -20,16 +20,16 @@ from tasks.core.models.hidden_states.unpadded_rows import (
 from tasks.core.tokens.folder import Tokens
 
 
-@pytest.mark.parametrize(("lengths", "size", "wanted"), [
+@pytest.mark.parametrize(("lengths", "size", "expected"), [
     ([5, 3, 3], 11, [5, 3, 3]),
     ([5, 3, 3], 12, [5, 3, 3, 1]),
     ([5, 3, 3], 16, [5, 3, 3, 5]),
     ([5, 3, 3], 23, [5, 3, 3, 5, 5, 2]),
     ([1], 4, [1, 1, 1, 1]),
 ])  # fmt: skip
-def test_further_rows_fill_a_batch_up(lengths: list[int], size: int, wanted: list[int]) -> None:
-    found = with_filler_rows(np.array(lengths), size)
-    assert found.tolist() == wanted and found.dtype == np.int64
+def test_further_rows_fill_a_batch_up(lengths: list[int], size: int, expected: list[int]) -> None:
+    rows = with_filler_rows(np.array(lengths), size)
+    assert rows.tolist() == expected and rows.dtype == np.int64
 
 
 def test_few_sizes_of_which_none_is_much_larger() -> None:
@@ -48,11 +48,11 @@ def test_the_first_position_is_that_of_transformers(kind: str, pad: int) -> None
     if kind == "distilbert":
         assert first_position(config) is None
         return
-    seen = list[int]()
+    first_positions = list[int]()
     model = AutoModel.from_config(config)
-    model.embeddings.position_embeddings.register_forward_pre_hook(lambda _, given: seen.append(int(given[0][0, 0])))
+    model.embeddings.position_embeddings.register_forward_pre_hook(lambda _, inputs: first_positions.append(int(inputs[0][0, 0])))
     model(input_ids=torch.tensor([[7, 8]]))
-    assert [first_position(config)] == seen
+    assert [first_position(config)] == first_positions
 
 
 def test_rows_begin_where_those_before_them_end() -> None:
@@ -69,9 +69,9 @@ def test_tokens_are_placed_and_filled_up() -> None:
 
 def test_padding_within_a_text_has_no_place_of_its_own_in_roberta() -> None:
     rows = [[5, 1, 6, 1, 1, 7], [1], [8, 9], [1, 4], [3]]
-    wanted = [RobertaEmbeddings.create_position_ids_from_input_ids(torch.tensor([row]), 1)[0].tolist() for row in rows]
+    expected = [RobertaEmbeddings.create_position_ids_from_input_ids(torch.tensor([row]), 1)[0].tolist() for row in rows]
     flat, lengths = np.array([*chain(*rows)]), np.array([*map(len, rows)])
-    assert positions(flat, lengths, 2).tolist() == [*chain(*wanted)]
+    assert positions(flat, lengths, 2).tolist() == [*chain(*expected)]
     assert positions(flat, lengths, 0).tolist() == [0, 1, 2, 3, 4, 5, 0, 0, 1, 0, 1, 0]
     tokens = Tokens(flat, np.cumsum([0, *lengths]), np.arange(5, dtype=np.int32), Path(), 1, 8, "", "")
-    assert ids_and_positions(tokens, np.array([3, 0]), np.array([2, 6]), 2, 10)[1].tolist() == [*wanted[3], *wanted[0], 2, 2]
+    assert ids_and_positions(tokens, np.array([3, 0]), np.array([2, 6]), 2, 10)[1].tolist() == [*expected[3], *expected[0], 2, 2]

@@ -58,7 +58,7 @@ def test_what_faiss_knows_is_taken_whatever_the_width(factory: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "said"),
+    ("factory", "message"),
     [
         ("Flatt", "faiss says: could not parse index string Flatt$"),
         ("PQ", "faiss says: could not parse index string PQ$"),
@@ -120,8 +120,8 @@ def test_what_faiss_knows_is_taken_whatever_the_width(factory: str) -> None:
         ("SQ8,Refine(PCA32,IVF4,Flat)", "cannot refine with IndexPreTransform"),
     ],
 )
-def test_others_are_refused(factory: str, said: str) -> None:
-    with pytest.raises(UserError, match=rf"^params.yaml: index.factory: found '{re.escape(factory)}'; .*{said}"):
+def test_others_are_refused(factory: str, message: str) -> None:
+    with pytest.raises(UserError, match=rf"^params.yaml: index.factory: found '{re.escape(factory)}'; .*{message}"):
         validate(Index, {"factory": factory}, "params.yaml", section="index")
     with pytest.raises(UserError, match=r"^params.yaml: study.s.factories.1: found"):
         validate(Study, {"round": "star", "factories": ["Flat", factory]}, "params.yaml", section="study.s")
@@ -152,8 +152,8 @@ def test_what_does_not_suit_a_width_is_what_faiss_does_not_build(factory: str, w
         return bool((index.search(vectors[:2], 3)[1] >= 0).all())
 
     assert builds(checked_factory(factory)) == (not width_mismatch(factory, width))
-    if not builds(factory) and (other := nearest_factory(factory, {width})):
-        assert builds(other), other
+    if not builds(factory) and (suggestion := nearest_factory(factory, {width})):
+        assert builds(suggestion), suggestion
 
 
 def test_what_is_named_in_its_place_suits_all_widths() -> None:
@@ -165,11 +165,11 @@ def test_what_is_named_in_its_place_suits_all_widths() -> None:
 
 def test_a_check_makes_no_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take memory: 512 MB for IVF16M."""
-    made: list[str] = []
+    factories: list[str] = []
     make = faiss.index_factory
-    monkeypatch.setattr(faiss, "index_factory", lambda width, factory, metric: (made.append(factory), make(width, factory, metric))[1])
+    monkeypatch.setattr(faiss, "index_factory", lambda width, factory, metric: (factories.append(factory), make(width, factory, metric))[1])
     assert validate(Index, {"factory": "IVF4k_HNSW32,PQ16"}, "params.yaml", section="index").factory == "IVF4k_HNSW32,PQ16"
-    assert made == ["IVF1_HNSW32,PQ16"]
+    assert factories == ["IVF1_HNSW32,PQ16"]
 
 
 def test_the_default_needs_no_faiss() -> None:

@@ -45,8 +45,8 @@ def test_an_index_filled_again_is_the_same_file(factory: str, tmp_path: Path) ->
     ours, plain = faiss.read_index(str(tmp_path / "third")), faiss.read_index(str(tmp_path / "first"))
     plain.reset()
     plain.add(others)
-    for found, wanted in zip(ours.search(vectors[:20], 10), plain.search(vectors[:20], 10), strict=True):
-        np.testing.assert_array_equal(found, wanted, "other documents, by what the first ones taught")
+    for actual, expected in zip(ours.search(vectors[:20], 10), plain.search(vectors[:20], 10), strict=True):
+        np.testing.assert_array_equal(actual, expected, "other documents, by what the first ones taught")
 
 
 def test_a_trained_index_that_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
