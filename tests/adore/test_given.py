@@ -55,8 +55,8 @@ def test_other_documents_get_the_codes_of_untrained_centroids_and_the_scores_of_
     untrained = faiss.vector_to_array(plain.pq.centroids).reshape(2, 256, -1) + plain.quantizer.reconstruct(0).reshape(2, 1, -1)
     trained = load_file(out / "index" / LEARNED)["centroids"]
     assert np.abs(trained - untrained).max() > 0.01
-    for one in (index, before):
-        one.make_direct_map()
+    for each in (index, before):
+        each.make_direct_map()
     decoded = np.stack([index.reconstruct(row) for row in range(len(vectors))]).reshape(len(vectors), 2, -1)
     for m in range(2):
         far_RC, off_RC = (

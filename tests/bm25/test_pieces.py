@@ -35,10 +35,10 @@ def run(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def test_processes_change_nothing(run: Any, tmp_path: Path) -> None:
-    alone = run("a")
+    expected = run("a")
     remove_finished()
     assert not list(tmp_path.glob(".retemper/scratch/bm25/*"))
-    assert run("b", 2) == alone
+    assert run("b", 2) == expected
 
 
 @pytest.mark.parametrize("at", [1, 8])

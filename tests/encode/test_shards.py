@@ -26,9 +26,9 @@ def shards_of(ids: list[str], passages: list[int] | None = None, mean: int = MEA
     cuts = boundaries(pa.array(ids, pa.string()), owners, mean)
     assert cuts[0] == 0 and cuts[-1] == len(owners) and (np.diff(cuts) > 0).all()
     parts = [owners[first:end] for first, end in pairwise(cuts)]
-    found = [tuple(ids[owner] for owner in dict.fromkeys(part.tolist())) for part in parts]
-    assert [document for part in found for document in part] == ids
-    return found
+    shards = [tuple(ids[owner] for owner in dict.fromkeys(part.tolist())) for part in parts]
+    assert [document for part in shards for document in part] == ids
+    return shards
 
 
 def names(count: int, prefix: str = "d") -> list[str]:
@@ -53,23 +53,23 @@ def test_a_shard_ends_by_document_id_or_at_four_times_the_mean() -> None:
 
 
 def test_chunk_size_does_not_change_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = shards_of(names(500))
+    expected = shards_of(names(500))
     monkeypatch.setattr(shards, "CHUNK", 7)
-    assert shards_of(names(500)) == whole
+    assert shards_of(names(500)) == expected
 
 
-@pytest.mark.parametrize(("what", "touched"), [("append", 3), ("delete", 3), ("insert", 3), ("rename", 3)])
-def test_a_change_touches_only_its_own_shards(what: str, touched: int) -> None:
+@pytest.mark.parametrize(("change", "touched"), [("append", 3), ("delete", 3), ("insert", 3), ("rename", 3)])
+def test_a_change_touches_only_its_own_shards(change: str, touched: int) -> None:
     ids = names(4000)
     before = set(shards_of(ids))
     assert len(before) > 150
     for place in (0, 1, 777, 2500, 3999):
         changed = ids.copy()
-        if what == "append":
+        if change == "append":
             changed += names(place % 20, "new")
-        elif what == "delete":
+        elif change == "delete":
             del changed[place]
-        elif what == "insert":
+        elif change == "insert":
             changed.insert(place, "new")
         else:
             changed[place] = "new"
@@ -138,12 +138,12 @@ def test_a_corrupt_shard_is_not_used_and_can_be_kept_again(harm: str, tmp_path: 
     store = ShardStore(tmp_path / "store", 10**6)
     store.keep("a", vectors(1))
     shard, total = tmp_path / "store" / "a.npy", tmp_path / "store" / "a.sha256"
-    whole = bytearray(shard.read_bytes())
+    content = bytearray(shard.read_bytes())
     if harm == "flip":
-        whole[2000] ^= 1
-        shard.write_bytes(whole)
+        content[2000] ^= 1
+        shard.write_bytes(content)
     elif harm in ("cut", "empty"):
-        shard.write_bytes(whole[: 1000 * (harm == "cut")])
+        shard.write_bytes(content[: 1000 * (harm == "cut")])
     elif harm == "no sum":
         total.unlink()
     else:
