@@ -70,8 +70,8 @@ def put_by_split(folder: Path) -> None:
 @pytest.mark.parametrize("put", [put_plain, put_shards, put_saved, put_saved_together, put_by_split])
 def test_every_layout_gives_the_same_tables(prepare: Any, tmp_path: Path, put: Any) -> None:
     put(tmp_path / "in")
-    got = prepare(f"parquet:{tmp_path / 'in'}")
-    assert (got.documents, got.queries, got.qrels) == EXPECTED
+    prepared = prepare(f"parquet:{tmp_path / 'in'}")
+    assert (prepared.documents, prepared.queries, prepared.qrels) == EXPECTED
 
 
 def test_our_own_format_read_back_gives_the_same_bytes(prepare: Any, tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> N
     lines = [",".join(row) for row in ROWS if row[2] in splits]
     (tmp_path / "faq.csv").write_text("\n".join(["question,answer,split", *lines, ""]))
     base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
-    wanted = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
-    found = beside_pairs(base, wanted)
-    assert found.known_splits == splits_of(kinds.read(base), wanted) and digest("new") not in found.known_splits
-    assert found.splits == splits and found.known_splits
+    ids = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
+    batch = beside_pairs(base, ids)
+    assert batch.known_splits == splits_of(kinds.read(base), ids) and digest("new") not in batch.known_splits
+    assert batch.splits == splits and batch.known_splits
 
 
 def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,9 +39,9 @@ def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: py
     opened: list[str] = []
     rows = pairs.rows
 
-    def counted(file: Path, asked: str) -> Any:
+    def counted(file: Path, columns: str) -> Any:
         opened.append(file.name)
-        return rows(file, asked)
+        return rows(file, columns)
 
     for module in (pairs, pairs_batch):
         monkeypatch.setattr(module, "rows", counted)
