@@ -33,8 +33,8 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(step, "cached_backward", watch_backward)
     monkeypatch.setattr(step, "list_loss", watch_loss)
-    elsewhere = [*small.elsewhere("adore@tower", "again"), "--negatives", "data/negatives/bm25"]
-    result = small.stage("adore@tower", *elsewhere)
+    arguments = [*small.elsewhere("adore@tower", "again"), "--negatives", "data/negatives/bm25"]
+    result = small.stage("adore@tower", *arguments)
     assert result.status == 0, result
     paths = {name: small.folder / f"data/{name}" for name in ("tokens", "corpus")} | {"negatives": small.folder / "data/negatives/bm25"}
     replay = exposure.replay(paths, validate(Adore, values, "adore"), tmp_path)

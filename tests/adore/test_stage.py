@@ -225,8 +225,8 @@ def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], 
     index = faiss.read_index(str(out / "index" / "index.faiss"))
     plain = faiss.deserialize_index(faiss.serialize_index(INDEXES["IVF1,PQ2x8"]))
     start = faiss.vector_to_array(plain.pq.centroids).reshape(2, 256, -1) + plain.quantizer.reconstruct(0).reshape(2, 1, -1)
-    moved = np.abs(faiss.vector_to_array(index.pq.centroids) - start.ravel())
-    assert 0.01 < moved.max() < 0.1  # nine steps of AdamW at 1e-2 or less, from the folded centroids
+    changes = np.abs(faiss.vector_to_array(index.pq.centroids) - start.ravel())
+    assert 0.01 < changes.max() < 0.1  # nine steps of AdamW at 1e-2 or less, from the folded centroids
     assert not index.quantizer.reconstruct(0).any()
 
 

@@ -41,14 +41,14 @@ def test_processes_change_nothing(run: Any, tmp_path: Path) -> None:
     assert run("b", 2) == expected
 
 
-@pytest.mark.parametrize("at", [1, 8])
-def test_killed_and_resumed(at: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kill_at", [1, 8])
+def test_killed_and_resumed(kill_at: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = run("a")
     remove_finished()
     searched, built, real = list[Path](), list[int](), (pieces.search_piece, import_module("tasks.bm25.__main__").build)
 
     def dies(piece: pieces.Piece, index: Path, depth: int) -> int:
-        if len(searched) == at - 1:
+        if len(searched) == kill_at - 1:
             raise KeyboardInterrupt
         searched.append(piece.path)
         return real[0](piece, index, depth)
@@ -63,7 +63,7 @@ def test_killed_and_resumed(at: int, run: Any, tmp_path: Path, monkeypatch: pyte
         run("b")
     assert not (tmp_path / "b" / "negatives").exists()
     shutil.rmtree(tmp_path / "b")  # as DVC removes outs before it runs a stage
-    first, at = len(searched), 99
+    first, kill_at = len(searched), 99
     assert run("b") == undisturbed
     assert (len(built), first + len(searched[first:]), len(set(searched))) == (1, 10, 10), "the index and whole pieces are kept"
 

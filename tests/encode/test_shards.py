@@ -100,15 +100,15 @@ def test_a_shard_digest_depends_on_tokens_row_boundaries_and_maker() -> None:
         offsets = np.cumsum([0, *map(len, rows)])
         return Tokens(np.concatenate(rows).astype(np.uint16), offsets, np.arange(len(rows), dtype=np.int32), Path(), 0, 8, "", "")
 
-    same = shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "a")
-    assert shard_digest(tokens([9], [1, 2], [3, 4]), 1, 3, "a") == same  # at any position
+    digest = shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "a")
+    assert shard_digest(tokens([9], [1, 2], [3, 4]), 1, 3, "a") == digest  # at any position
     others = [
         shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "b"),
         shard_digest(tokens([1], [2, 3, 4]), 0, 2, "a"),
         shard_digest(tokens([1, 2], [3, 5]), 0, 2, "a"),
         shard_digest(tokens([1, 2], [3, 4], [5]), 0, 3, "a"),
     ]
-    assert same not in others and len(set(others)) == 4
+    assert digest not in others and len(set(others)) == 4
 
 
 def vectors(value: int, rows: int = 100) -> np.ndarray:

@@ -96,21 +96,21 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
     assert [point[key] for point in record["grid"]] == list(GRIDS[method])
     rows = judged(20, [f"dev{n}" for n in range(30)])
     grades = {query: {d: g for q, d, g in rows if q == query} for query, _, _ in rows}
-    counted = set(grades)
+    judged_queries = set(grades)
     assert any(max(own.values()) < 2 for own in grades.values()), "which count 0"
     for point in record["grid"]:
         lists, total = by_plain_loop("dev", method, point[key]), 0.0
-        for query in counted:
+        for query in judged_queries:
             places = [n for n, doc in enumerate(lists.get(query, [])[:10], 1) if grades[query].get(doc, 0) >= 2]
             total += 1 / places[0] if places else 0
-        assert point["RR@10"] == pytest.approx(total / len(counted))
+        assert point["RR@10"] == pytest.approx(total / len(judged_queries))
     best = max(point["RR@10"] for point in record["grid"])
     assert record[key] == next(point[key] for point in record["grid"] if point["RR@10"] == pytest.approx(best, abs=1e-12))
     assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the settings in the grid differ"
     for split in ("dev", "test"):
         assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, record[key])
     places: Any = {"corpus": Path(), "split": "dev", "values": Path("dev.parquet")}
-    means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in counted}, parse(["RR@10"], 2), **places)
+    means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in judged_queries}, parse(["RR@10"], 2), **places)
     assert means["RR@10"] == pytest.approx(best)  # what evaluate will compute
 
 

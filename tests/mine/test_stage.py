@@ -79,25 +79,25 @@ class Case:
         return sorted(best.items(), key=lambda pair: -pair[1])
 
     def run(
-        self, monkeypatch: pytest.MonkeyPatch, way: str, depth: int, skip: int, qrels: list[tuple[str, str, int]], options: str = ""
+        self, monkeypatch: pytest.MonkeyPatch, search: str, depth: int, skip: int, qrels: list[tuple[str, str, int]], options: str = ""
     ) -> list[tuple[str, str, int, float]]:
         (self.folder / "params.yaml").write_text(
-            f"mine: {{m: {{search: {way}, depth: {depth}, skip: {skip}, precision: fp32{options}}}}}\n"
+            f"mine: {{m: {{search: {search}, depth: {depth}, skip: {skip}, precision: fp32{options}}}}}\n"
         )
         table = pa.table([list(column) for column in zip(*qrels, strict=True)] or [[], [], []], schema=QRELS)
         write_table(self.folder / "qrels.parquet", QRELS, [table])
         monkeypatch.chdir(self.folder)
-        paths = f"--vectors {way} --encoder {self.encoder} --documents documents --queries queries --qrels qrels.parquet --out out"
+        paths = f"--vectors {search} --encoder {self.encoder} --documents documents --queries queries --qrels qrels.parquet --out out"
         monkeypatch.setattr(sys, "argv", ["mine", "--name", "m", *paths.split()])
         import_module("tasks.mine.__main__").main()
         assert sorted(file.name for file in (self.folder / "out").iterdir()) == ["positives.parquet", "train.parquet"]
         return [tuple(row.values()) for row in read_table(self.folder / "out" / "train.parquet", RANKED).to_pylist()]
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
 @pytest.mark.parametrize(("depth", "skip"), [(5, 0), (1, 0), (4, 3), (1000, 0)])
 def test_equals_brute_force_without_positives(
-    way: str, depth: int, skip: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: str, depth: int, skip: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(tmp_path, tiny_encoder)
     orders = [case.order(query) for query in range(QUERIES)]
@@ -108,7 +108,7 @@ def test_equals_brute_force_without_positives(
     irrelevant += [("q0", f"d{orders[0][0][0]}", 0)]
     elsewhere = [("q3", "not in the corpus", 1), ("not a query", "d1", 2), *judged[:3]]  # and some rows twice
     monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
-    rows = case.run(monkeypatch, way, depth, skip, judged + irrelevant + elsewhere)
+    rows = case.run(monkeypatch, search, depth, skip, judged + irrelevant + elsewhere)
     expected = []
     for query, order in enumerate(orders):
         negatives = [(doc, score) for doc, score in order if (query, doc) not in positives][skip : skip + depth]
@@ -143,31 +143,31 @@ def test_copies_of_a_positive_take_no_place_among_the_mined(tiny_encoder: Path, 
     assert [doc for query, doc, *_ in rows if query == "q0"] == [f"d{document}" for document in order[20:22]]
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
-def test_a_query_with_more_positives_than_depth(way: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
+def test_a_query_with_more_positives_than_depth(search: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(tmp_path, tiny_encoder, queries=2)
     order = case.order(1)
-    rows = case.run(monkeypatch, way, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order[:30]])
+    rows = case.run(monkeypatch, search, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order[:30]])
     assert [row[1] for row in rows if row[0] == "q1"] == [f"d{doc}" for doc, _ in order[30:32]]
-    rows = case.run(monkeypatch, way, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order])
+    rows = case.run(monkeypatch, search, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order])
     assert [row for row in rows if row[0] == "q1"] == []  # nothing is left
     assert len(rows) == 2
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
 @pytest.mark.parametrize(("queries", "documents"), [(0, 5), (1, 1), (3, 2)])
 def test_the_smallest_cases(
-    way: str, queries: int, documents: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: str, queries: int, documents: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(tmp_path, tiny_encoder, queries, documents, passages=1)
-    rows = case.run(monkeypatch, way, 200, 0, [])
+    rows = case.run(monkeypatch, search, 200, 0, [])
     assert len(rows) == queries * documents
     assert rows == [
         (f"q{q}", f"d{doc}", rank, pytest.approx(score, abs=1e-4))
         for q in range(queries)
         for rank, (doc, score) in enumerate(case.order(q), 1)
     ]
-    assert case.run(monkeypatch, way, 200, 0, [("q0", "d0", 1)]) == ranked_again(rows, "q0", "d0")
+    assert case.run(monkeypatch, search, 200, 0, [("q0", "d0", 1)]) == ranked_again(rows, "q0", "d0")
 
 
 def test_a_skip_that_leaves_nothing_is_refused(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,16 +188,16 @@ def test_encoder_of_wrong_width_or_with_nan_is_refused(tiny_encoder: Path, tmp_p
     with pytest.raises(UserError, match="width 128, but the encoder has 7"):
         case.run(monkeypatch, "embeddings", 3, 0, [])
     monkeypatch.setattr(core_queries, "encode", lambda *_: np.full((QUERIES, WIDTH), np.nan, dtype=np.float32))
-    for way in ("embeddings", "indexes"):
+    for search in ("embeddings", "indexes"):
         with pytest.raises(UserError, match="returns NaN or infinity for a query"):
-            case.run(monkeypatch, way, 3, 0, [])
+            case.run(monkeypatch, search, 3, 0, [])
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
 @pytest.mark.parametrize(("relative", "absolute"), [(0.2, None), (None, 3.0), (0.1, 6.0), (None, 0.0)])
 def test_margins_discard_negatives_close_to_a_positive(
-    way: str, relative: float | None, absolute: float | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: str, relative: float | None, absolute: float | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is below the best of two positives; query 0 has none and keeps all; query 1's are negative in score."""
     case = Case(tmp_path, tiny_encoder)
@@ -207,7 +207,7 @@ def test_margins_discard_negatives_close_to_a_positive(
     assert orders[1][-2][1] < 0
     options = "".join(f", {name}_margin: {value}" for name, value in (("relative", relative), ("absolute", absolute)) if value is not None)
     judged = [(f"q{q}", f"d{d}", 1) for q, d in sorted(positives)]
-    rows = case.run(monkeypatch, way, 1000, 1, judged, options)
+    rows = case.run(monkeypatch, search, 1000, 1, judged, options)
     expected = []
     for q, order in enumerate(orders):
         best = max((score for doc, score in order if (q, doc) in positives), default=None)
@@ -215,7 +215,7 @@ def test_margins_discard_negatives_close_to_a_positive(
         left = [(d, s) for d, s in order if (q, d) not in positives and all(s <= best - m for m in margins)][1:]
         expected += [(f"q{q}", f"d{d}", rank, pytest.approx(s, abs=1e-4)) for rank, (d, s) in enumerate(left, 1)]
     assert rows == expected
-    short = case.run(monkeypatch, way, 4, 1, judged, options)  # discarded negatives within the searched depth are not replaced
+    short = case.run(monkeypatch, search, 4, 1, judged, options)  # discarded negatives within the searched depth are not replaced
     assert short
     assert short == [row for row in rows if row[2] <= sum(query == row[0] for query, *_ in short)]
     assert max(rank for *_, rank, _ in short) <= 4
@@ -256,12 +256,12 @@ def parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_queries, "FEWEST", 4)
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
-def test_killed_and_resumed(way: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
+def test_killed_and_resumed(search: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine queries are three parts: a kill in the second leaves the vectors and the first, and the same bytes come out."""
     case = Case(tmp_path, tiny_encoder)
     judged = [(f"q{q}", f"d{(q * 5 + n) % DOCUMENTS}", 1) for q in range(2, QUERIES) for n in range(3)]
-    arguments = (way, 6, 1, judged, ", absolute_margin: 0.5")
+    arguments = (search, 6, 1, judged, ", absolute_margin: 0.5")
     expected = case.run(monkeypatch, *arguments)
     assert not (tmp_path / ".retemper").exists(), "one part leaves nothing behind"
     parts_of_four(monkeypatch)
@@ -270,8 +270,8 @@ def test_killed_and_resumed(way: str, tiny_encoder: Path, tmp_path: Path, monkey
     for name in (".retemper", "out"):
         shutil.rmtree(tmp_path / name)
 
-    module, function = (core_queries, "exact_search") if way == "embeddings" else (faiss_search, "search_index")
-    genuine, before, calls = getattr(module, function), int(way == "indexes"), list[int]()  # an index is tried out first
+    module, function = (core_queries, "exact_search") if search == "embeddings" else (faiss_search, "search_index")
+    genuine, before, calls = getattr(module, function), int(search == "indexes"), list[int]()  # an index is tried out first
 
     def counted(*given: object, **named: object) -> object:
         calls.append(1)
@@ -302,7 +302,7 @@ def test_killed_and_resumed(way: str, tiny_encoder: Path, tmp_path: Path, monkey
     assert [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")] == undisturbed
 
     calls.clear()
-    case.run(monkeypatch, way, 6, 1, judged[1:], ", absolute_margin: 0.5")
+    case.run(monkeypatch, search, 6, 1, judged[1:], ", absolute_margin: 0.5")
     assert len(calls) == before + 3, "other judgements, other work"
 
 
@@ -316,7 +316,7 @@ def test_queries_without_any_negative_between_parts(tiny_encoder: Path, tmp_path
     assert [row[:3] for row in case.run(monkeypatch, "embeddings", 3, 0, judged)] == [row[:3] for row in undisturbed]
 
 
-def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, way: str = "embeddings", depth: int = 3, options: str = "") -> str:
+def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, search: str = "embeddings", depth: int = 3, options: str = "") -> str:
     """The digest of a mining's finished parts, of which there are several."""
 
     def refuse(name: str, digest: str) -> Path:
@@ -326,7 +326,7 @@ def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, way: str = "embedding
     with monkeypatch.context() as patch, pytest.raises(UserError) as refusal:
         parts_of_four(patch)
         patch.setattr("tasks.mine.__main__.scratch_folder", refuse)
-        case.run(patch, way, depth, 0, [("q0", "d1", 1)], options)
+        case.run(patch, search, depth, 0, [("q0", "d1", 1)], options)
     return str(refusal.value)
 
 

@@ -72,14 +72,14 @@ def test_tables_are_mixed_query_by_query(ratio: float, batch: int, tmp_path: Pat
     parts = list(mix_negatives(queries, first, second, ratio, 8))
     first.close()
     second.close()
-    expected, sizes, full = list[Row](), list[int](), 0
+    expected, sizes, rows_in_parts = list[Row](), list[int](), 0
     for query in queries:
         mixed = by_hand(lists[0][query], lists[1][query], ratio, 8)
         expected += [(query, doc, rank, score) for rank, (doc, score) in enumerate(mixed, 1)]
-        if len(expected) - full >= batch:
-            sizes, full = [*sizes, len(expected) - full], len(expected)
+        if len(expected) - rows_in_parts >= batch:
+            sizes, rows_in_parts = [*sizes, len(expected) - rows_in_parts], len(expected)
     assert [tuple(row.values()) for part in parts for row in part.to_pylist()] == expected
-    assert [len(part) for part in parts] == [*sizes, len(expected) - full]
+    assert [len(part) for part in parts] == [*sizes, len(expected) - rows_in_parts]
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, params: str, first: Path, second: Path) -> list[Row]:
@@ -117,9 +117,9 @@ def test_bm25_and_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             else:
                 assert math.isnan(score), "a round draws another in its place"
     assert [row[0] for row in mixed_rows] == [q for q in QUERIES if q != "q2" for _ in range(8)]
-    again = run(tmp_path, monkeypatch, params % 1, bm25, empty)
+    repeated = run(tmp_path, monkeypatch, params % 1, bm25, empty)
     assert folder_digest(tmp_path / "out") == digest
-    assert [doc for _, doc, _, _ in again] != [doc for _, doc, _, _ in run(tmp_path, monkeypatch, params % 2, bm25, empty)]
+    assert [doc for _, doc, _, _ in repeated] != [doc for _, doc, _, _ in run(tmp_path, monkeypatch, params % 2, bm25, empty)]
     swapped = run(tmp_path, monkeypatch, "{first: random, second: bm25, ratio: 0.25, depth: 8}", empty, bm25)
     assert len(swapped) > 20
 

@@ -142,9 +142,9 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_refuses(prepare: Any, put: Any, wrong: str) -> None:
-    change, message = WRONG[wrong]
+@pytest.mark.parametrize("mistake", WRONG)
+def test_refuses(prepare: Any, put: Any, mistake: str) -> None:
+    change, message = WRONG[mistake]
     folder = put({name: text for name, text in {**FILES, **change}.items() if text is not None})
     with pytest.raises(UserError) as error:
         prepare(f"msmarco:{folder}")

@@ -151,12 +151,12 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_refuses(prepare: Any, tmp_path: Path, wrong: str) -> None:
-    name, content, message = WRONG[wrong]
+@pytest.mark.parametrize("mistake", WRONG)
+def test_refuses(prepare: Any, tmp_path: Path, mistake: str) -> None:
+    name, content, message = WRONG[mistake]
     put_plain(tmp_path / "in")
     file = tmp_path / "in" / name
-    if wrong == "queries of one split":
+    if mistake == "queries of one split":
         (tmp_path / "in" / "queries.parquet").unlink()
     if content is None:
         file.unlink()

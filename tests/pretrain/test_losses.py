@@ -16,11 +16,11 @@ def looped(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch
     targets = [("text", j, text[j]) for j in range(n)] + [("span", j, spans[j, p]) for j in range(n) for p in range(s)]
     for i in range(n):
         for p in range(s):
-            below = torch.zeros((), dtype=text.dtype)
+            denominator = torch.zeros((), dtype=text.dtype)
             for kind, j, vector in targets:
                 if (kind, j) != ("text", i):
-                    below = below + torch.exp(text[i] @ vector / temperature)
-            total = total - torch.log(torch.exp(text[i] @ spans[i, p] / temperature) / below) / s
+                    denominator = denominator + torch.exp(text[i] @ vector / temperature)
+            total = total - torch.log(torch.exp(text[i] @ spans[i, p] / temperature) / denominator) / s
     return total
 
 
@@ -81,4 +81,4 @@ def test_alignment_and_uniformity_by_hand() -> None:
 
 @pytest.mark.parametrize(("losses", "mean"), [([], 0.0), ([3.0], 3.0), ([1.0, 4.0, 4.0], 3.0)])
 def test_the_mean_and_the_sum_of_losses(losses: list[float], mean: float) -> None:
-    assert [float(reduce_losses(torch.tensor(losses), how)) for how in ("mean", "sum")] == [mean, sum(losses)]
+    assert [float(reduce_losses(torch.tensor(losses), reduction)) for reduction in ("mean", "sum")] == [mean, sum(losses)]

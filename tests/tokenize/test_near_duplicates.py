@@ -88,8 +88,8 @@ def test_the_bands_find_a_pair_at_the_threshold() -> None:
 def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, run_here: Callable[..., str]) -> None:
     shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
     table = pq.read_table(tmp_path / "corpus/documents.parquet")
-    again = table.slice(3, 1).set_column(0, table.schema.field(0), pa.array(["copy"]))
-    write_table(tmp_path / "corpus/documents.parquet", table.schema, [pa.concat_tables([table, again])])
+    copy = table.slice(3, 1).set_column(0, table.schema.field(0), pa.array(["copy"]))
+    write_table(tmp_path / "corpus/documents.parquet", table.schema, [pa.concat_tables([table, copy])])
     arguments = ["--corpus", "corpus", "--tokenizer", str(tiny_encoder)]
     for value, out in (("null", "plain"), ("0.9", "near")):
         (tmp_path / "params.yaml").write_text(f"text: {{}}\ntokenize: {{near_duplicates: {value}}}\n")

@@ -136,9 +136,9 @@ def test_adapters_of_a_decoder_are_merged(start: Start, tmp_path: Path, name: st
         torch.testing.assert_close(towers.document(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-3, atol=1e-5)
     (tmp_path / "m").mkdir()
     save_towers(towers, load_tokenizer(folder), tmp_path / "m")
-    again = load_towers(tmp_path / "m").document
+    reloaded = load_towers(tmp_path / "m").document
     with torch.no_grad():
-        torch.testing.assert_close(again(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(reloaded(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-3, atol=1e-5)
         assert (load_towers(folder).document(*DOCUMENTS.padded(np.arange(PAIRS))) - wrapped).abs().max() > 0.01
 
 

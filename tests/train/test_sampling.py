@@ -227,13 +227,13 @@ def test_what_is_advised_where_negatives_are_few_can_help(data: TrainingSet) -> 
         check_training_set(replace(data, documents=7), params)
     with pytest.raises(UserError, match=r"decrease hard_negatives to 4, or use a deeper or less filtered source or a wider window$"):
         check_training_set(data, params)
-    none = replace(data, negatives=lists_of(np.array([], dtype=np.int64), np.array([], dtype=np.int64), 3), documents=6)
+    no_negatives = replace(data, negatives=lists_of(np.array([], dtype=np.int64), np.array([], dtype=np.int64), 3), documents=6)
     with pytest.raises(UserError, match=r"at ranks 1 to 200 of 6 documents; choose other negatives \(random, none\)$"):
-        check_training_set(none, round_of(negatives="bm25"))
+        check_training_set(no_negatives, round_of(negatives="bm25"))
     with pytest.raises(UserError, match=r"of 6 documents; choose other negatives \(random, bm25, none\) or a wider window$"):
-        check_training_set(none, round_of(window=(3, 200)))
+        check_training_set(no_negatives, round_of(window=(3, 200)))
     with pytest.raises(UserError, match=r"or a wider window or hard_negatives_from: all$"):
-        check_training_set(none, round_of(window=(1, 5), hard_negatives_from="positives"))
+        check_training_set(no_negatives, round_of(window=(1, 5), hard_negatives_from="positives"))
 
 
 def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -> None:

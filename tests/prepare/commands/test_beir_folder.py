@@ -103,7 +103,7 @@ def test_documents_alone(put: Put, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "wrong"),
+    ("files", "message"),
     [
         ({"queries.dev.tsv": "q3\tasks three\nq1\tother words\n"}, r"queries.dev.tsv:2: query 'q1' has a different text in another split"),
         (
@@ -112,9 +112,9 @@ def test_documents_alone(put: Put, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_splits_that_one_file_of_queries_cannot_serve(put: Put, tmp_path: Path, files: dict[str, str | bytes], wrong: str) -> None:
+def test_splits_that_one_file_of_queries_cannot_serve(put: Put, tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match=wrong):
+    with pytest.raises(UserError, match=message):
         write_beir(read(parse_dataset(f"msmarco:{put(MSMARCO | files)}")), tmp_path / "out")
 
 
