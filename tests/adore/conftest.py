@@ -109,7 +109,7 @@ def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def _unless(entry: str) -> list[str]:
-    """What every entry has, but what it says itself."""
+    """What every entry has, unless it sets its own."""
     return [part for part in COMMON.split(", ") if f"{part.split(':')[0]}:" not in entry.replace("centroid_lr", "")]
 
 

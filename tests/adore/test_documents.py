@@ -111,21 +111,21 @@ def test_a_gpu_finds_what_a_cpu_finds(
     assert ("encode.dtype: float16" in output) == (room == 0 and dtype == "float32")
 
 
-@pytest.mark.parametrize(("dtype", "each"), [("float32", 6), ("float16", 2)])
+@pytest.mark.parametrize(("dtype", "bytes_per_number"), [("float32", 6), ("float16", 2)])
 def test_a_gpu_holds_vectors_that_take_half_of_its_free_memory(
-    dtype: str, each: int, embeddings: Embeddings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, bytes_per_number: int, embeddings: Embeddings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes of a number; of float32 with a copy in float16."""
+    """Bytes per number; float32 counts its float16 copy too."""
     stored = in_type(embeddings, dtype, tmp_path / "of")
     for short in (0, 2):
         with fake_gpu(), monkeypatch.context() as patch:
-            patch.setattr(torch.cuda, "mem_get_info", lambda *_, short=short: (2 * each * WIDTH * ROWS - short, 2**30))
+            patch.setattr(torch.cuda, "mem_get_info", lambda *_, short=short: (2 * bytes_per_number * WIDTH * ROWS - short, 2**30))
             patch.setattr(module, "rows_at_once", lambda *_: ROWS)
             assert (Exact(stored, GPU, tmp_path).resident is None) == (short > 0)
 
 
 def agree(documents: module.Documents, queries: np.ndarray) -> None:
-    """`scores` of what a search found are the search's own."""
+    """`scores` gives the rows that a search found the scores that the search gave."""
     scores, rows = documents.search(queries, 30)
     is_row = rows >= 0
     assert is_row.any()
@@ -161,7 +161,7 @@ def test_exact_search_and_scores(
 def test_ranks_share_the_vectors_and_find_what_one_finds(
     ranks: int, at_once: int, embeddings: Embeddings, queries: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bits and all; of four ranks over three shards one has nothing."""
+    """Bit for bit; of four ranks over three shards, one has none."""
     monkeypatch.setattr(module, "ROWS", at_once)
     exact = Exact(embeddings, CPU, tmp_path)
     expected, rows = exact.search(queries, 20), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
@@ -188,7 +188,7 @@ def test_ranks_share_the_vectors_and_find_what_one_finds(
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: np.ndarray, dtype: str, tmp_path: Path) -> None:
-    """Bits and all, whichever type the vectors are held in."""
+    """Bit for bit, whichever type the vectors are held in."""
     stored, rows = in_type(embeddings, dtype, tmp_path / "of"), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
 
     def found(documents: module.Documents) -> list[np.ndarray]:
@@ -284,7 +284,7 @@ def test_centroids_of_a_former_training_are_searched_and_scored(embeddings: Embe
 
 @pytest.mark.parametrize("factory", TRAINABLE)
 def test_gradients_of_centroids_and_queries_by_hand(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
-    """s = sum over m of q'_m . c[m, code_m]: the gradient of a centroid is q'_m times how often its code is met, weighted."""
+    """s = sum over m of q'_m . c[m, code_m]: a centroid's gradient is q'_m times the weighted count of its code."""
     index = built(embeddings, factory)
     centroids = Centroids(index, CPU, "k")
     rows, weights = np.array([[3, 17, 3, 250]]), np.array([[1.0, -2.0, 0.5, 3.0]])

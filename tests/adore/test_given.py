@@ -1,4 +1,4 @@
-"""An index that comes with the round's encoder: it takes the same documents as it did, and others as JPQ's authors add them."""
+"""An index that comes with the round's encoder: the same documents make the same index, and others are added as JPQ's authors add them."""
 
 import json
 import shutil

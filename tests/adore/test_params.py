@@ -1,4 +1,4 @@
-"""What an entry of `adore` may not say, and how many steps it makes."""
+"""What an entry of `adore` must not contain, and how many steps it takes."""
 
 import re
 

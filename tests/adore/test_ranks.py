@@ -24,7 +24,7 @@ ROWS, QUERIES = 400, 6
 
 
 class Ties:
-    """An index whose passages all score the same: which are found depends on who searches."""
+    """An index whose passages all score the same: which ones are found depends on the rank that searches."""
 
     def __init__(self, first: int) -> None:
         self.first, self.asked = first, 0

@@ -1,4 +1,4 @@
-"""What an entry's unfinished work is known by."""
+"""What identifies an entry's unfinished work."""
 
 from argparse import Namespace
 from pathlib import Path

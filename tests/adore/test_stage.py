@@ -87,7 +87,7 @@ def test_killed_and_resumed_equals_undisturbed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also where the loss of power that killed it cut a file in its scratch folder."""
+    """Also if the power failure that killed it truncated a file in its scratch folder."""
     undisturbed = run(name, f"{name}{harmed}/whole")
     remove_finished()
     real = work.make_step

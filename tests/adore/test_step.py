@@ -108,7 +108,7 @@ GRADED = {0: {2: 1}, 1: {0: 2, 3: 1, 4: 3}, 2: {1: 1}, 4: {3: 2, 4: 1}, 5: {0: 1
 
 
 class Found(Documents):
-    """A search that finds the rows of vectors of positive score alone."""
+    """A search that finds only the rows with a positive score."""
 
     def search(self, queries_BD: np.ndarray, _: int) -> tuple[np.ndarray, np.ndarray]:
         scores = queries_BD @ self.vectors.T

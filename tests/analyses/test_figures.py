@@ -129,7 +129,7 @@ def test_maps_are_the_same_twice_and_keep_clusters_apart() -> None:
 
 @pytest.mark.parametrize("vector", [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
 def test_equal_vectors_have_one_place(vector: list[float]) -> None:
-    """scikit-learn divides by their spread, and follows what comes of it outside its memory."""
+    """scikit-learn divides by their spread, which is 0, and then reads outside its memory."""
     assert flat_map(np.array([vector] * 5, dtype=np.float32), 7) == [(0.0, 0.0)] * 5
 
 

@@ -156,7 +156,7 @@ def test_references_are_checked(full_params: dict[str, Any], entry: dict[str, st
 
 
 def test_one_judged_query_is_refused_in_one_line(small: Any, tmp_path: Path) -> None:
-    """Uniformity is of pairs."""
+    """Uniformity needs a pair."""
     path = small.folder / "data/corpus/qrels/dev.parquet"
     table = read_table(path, QRELS).slice(0, 1)
     path.unlink()
@@ -168,7 +168,7 @@ def test_one_judged_query_is_refused_in_one_line(small: Any, tmp_path: Path) -> 
 
 
 def test_documents_below_the_relevant_grade_are_not_relevant(small: Any, tmp_path: Path) -> None:
-    """As measures take them: PairwiseErrors@k and the analysis' errors are of the same documents."""
+    """As in the measures: PairwiseErrors@k and the analysis count errors over the same documents."""
     path = small.folder / "data/corpus/qrels/dev.parquet"
     table = read_table(path, QRELS)
     graded = table.set_column(2, QRELS.field("grade"), pa.array([2, 2, 2, *[1] * (len(table) - 3)], QRELS.field("grade").type))

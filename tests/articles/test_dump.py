@@ -86,7 +86,7 @@ def multistream() -> bytes:
 
 
 def pbzip2() -> bytes:
-    """Streams that are cut anywhere."""
+    """Streams that end anywhere, even inside a word."""
     return b"".join(bz2.compress(WHOLE[start : start + 700]) for start in range(0, len(WHOLE), 700))
 
 

@@ -95,7 +95,7 @@ def test_a_saved_head_is_kept_or_removed(tiny_encoder: Path, tmp_path: Path, mon
 
 
 def test_a_width_is_kept_and_checked(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a new head, too; and a folder that has one keeps it, or gets another."""
+    """Over a new head, too; a folder that has a head keeps it or gets another."""
     first = run(tmp_path / "first", tiny_encoder, monkeypatch, "{width: 48, head: linear_norm, similarity: cosine}")
     assert (read_shape(first).width, load_towers(first).document.width, load_towers(first).document.full_width) == (48, 48, 128)
     assert folder_digest(run(tmp_path / "second", first, monkeypatch)) == folder_digest(first)

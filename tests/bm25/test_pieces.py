@@ -18,7 +18,7 @@ OUTS = ("index", "candidates", "negatives")
 
 @pytest.fixture
 def run(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """The stage, in this process but for its workers: the digest of its outs."""
+    """Run the stage in this process, apart from its workers; returns the digest of its outs."""
     (tmp_path / "params.yaml").write_text("text: {titles: true}\nbm25: {depth: 5, run_depth: 20}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pieces, "QUERIES", 7)  # 40 training queries and 10 of each other split: ten pieces

@@ -230,7 +230,7 @@ def test_forget_removes_unused_shards_of_the_family_and_old_ones_of_others(tmp_p
 
 
 def test_the_store_is_listed_rarely_and_other_encodes_shards_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not listed for every kept shard; what another encode keeps or removes counts from the next listing on."""
+    """It is not listed for every shard; what another encode adds or removes counts from the next listing on."""
     monkeypatch.setattr(shards, "LISTED", 8)
     listings, genuine = [0], Path.glob
 

@@ -37,7 +37,7 @@ def ranked_with_ties(queries: int, seed: int) -> pa.Table:
 
 
 def test_a_run_of_ours_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Ids with white space are escaped in the file; they are judged, and tie, as themselves."""
+    """Ids with white space are escaped in the file, but judged and tie-broken as they are."""
     docs = ["d 2", "d 1", "d", "%00d"]
     table = pa.table([["a query"] * 4, docs, [1, 2, 3, 4], [1.0, 1.0, 0.5, 0.5]], schema=RANKED)
     write_run(tmp_path / "run.trec", table.to_batches(), "me")

@@ -189,7 +189,7 @@ def test_queries_without_a_relevant_document_are_nobodys_failures(monkeypatch: p
 
 
 def test_matched_without_blanks_are_bigrams() -> None:
-    """What stands between two blanks is a whole sentence there: it would say nothing."""
+    """The text between two blanks is a whole sentence there, which would tell nothing."""
     documents = {"d1": "北京大学位于海淀区", "d2": "red fish in 北京", "d3": "bird"}
     terms = analyzer("english", "english")
     save(Path("chinese"), build(documents.values(), terms, BM25(), Path("postings")), [pa.array(list(documents))], BM25())

@@ -119,7 +119,7 @@ def test_a_weight_may_be_chosen_on_the_selection_part_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], queries_per_document: int
 ) -> None:
     """The first system is good on those queries that choose, the second on all others, which are four times as many. With two queries
-    `shared` by a relevant document, both choose or none."""
+    per relevant document, both choose or neither does."""
     names = [f"dev{n}" for n in range(60)]
     docs = {q: f"a{n // queries_per_document}" for n, q in enumerate(names)}
     groups = connected(docs.items())

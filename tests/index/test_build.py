@@ -50,7 +50,7 @@ def draw(rows: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
 
 
 def plain_recall(retrieved: np.ndarray, queries: np.ndarray, vectors: np.ndarray, k: int) -> float:
-    """Mean share of the true top k among the found, by Python's own sort in float64."""
+    """Mean share of the true top k that was retrieved, by Python's own sort in float64."""
     shares = []
     for query, rows in zip(queries.astype(np.float64), retrieved, strict=True):
         scores = {row: float(np.dot(query, vector)) for row, vector in enumerate(vectors.astype(np.float64))}
@@ -256,7 +256,7 @@ def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_index_larger_than_memory_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """faiss asks for what a corrupt length says."""
+    """faiss allocates whatever a corrupt length says."""
 
     def fails(*_: object) -> None:
         raise MemoryError("std::bad_alloc")

@@ -54,7 +54,7 @@ class OnGpu:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnGpu]:
-    """faiss knows a GPU; what was copied to it."""
+    """Make faiss see a GPU; returns the indexes that are copied to it."""
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     clones: list[OnGpu] = []
@@ -156,7 +156,7 @@ def test_an_index_that_does_not_fit_is_searched_on_the_cpu(
 
 
 def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is lent to other programs, too: another factory string is no remedy."""
+    """Other programs use its memory too: another factory string would not help."""
     index = build(embeddings, Index(factory="IVF8,Flat"))
 
     def full(*_: Any) -> Any:

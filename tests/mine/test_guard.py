@@ -28,7 +28,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 def test_what_scores_above_the_bound_is_discarded_before_ranks_are_given(
     depth: int, skip: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores on a grid, so that some equal the bound; queries, and whole tables, of which nothing is found or left."""
+    """Scores on a grid, so that some equal the bound; queries and whole tables with nothing found, or nothing left."""
     monkeypatch.setattr(guard, "QUERY_BLOCK", block)
     draw = random.Random(10 * depth + skip)
     queries = draw.sample([f"q{n}" for n in range(99)], 60)

@@ -258,7 +258,7 @@ def parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("search", ["embeddings", "indexes"])
 def test_killed_and_resumed(search: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine queries are three parts: a kill in the second leaves the vectors and the first, and the same bytes come out."""
+    """Nine queries make three parts: a kill in the second keeps the vectors and the first part, and the result is the same."""
     case = Case(tmp_path, tiny_encoder)
     judged = [(f"q{q}", f"d{(q * 5 + n) % DOCUMENTS}", 1) for q in range(2, QUERIES) for n in range(3)]
     arguments = (search, 6, 1, judged, ", absolute_margin: 0.5")
@@ -317,7 +317,7 @@ def test_queries_without_any_negative_between_parts(tiny_encoder: Path, tmp_path
 
 
 def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, search: str = "embeddings", depth: int = 3, options: str = "") -> str:
-    """The digest of a mining's finished parts, of which there are several."""
+    """The digest that names the finished parts of a mining that has several."""
 
     def refuse(name: str, digest: str) -> Path:
         assert name == "mine-m"

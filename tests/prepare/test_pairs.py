@@ -173,7 +173,7 @@ def test_an_id_that_no_text_has_is_free_for_another(prepare: Any, put: Any) -> N
     ("rows", "problem"), [("one,\ntwo,x", "document has an empty title and text"), ("one,x\n ,y", "query has an empty text")]
 )
 def test_an_empty_text_is_named_by_its_place(prepare: Any, put: Any, rows: str, problem: str) -> None:
-    """Not by an id that is made of nothing."""
+    """Not by an id, which would be the digest of an empty text."""
     folder = put({"faq.csv": f"question,answer\n{rows}\n"})
     with pytest.raises(UserError, match=rf"faq.csv:{2 + rows.startswith('one,x')}: the {problem}; fill it"):
         prepare(f"pairs:{folder / 'faq.csv'}")

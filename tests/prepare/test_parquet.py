@@ -36,7 +36,7 @@ def put_plain(folder: Path) -> None:
 
 
 def put_shards(folder: Path) -> None:
-    """As on the Hugging Face hub, with other column names."""
+    """As on the Hugging Face Hub, with other column names."""
     put_table(folder / "documents" / "corpus-00000-of-00002.parquet", {"docid": ["a"], "title": ["T"], "passage": ["one"]})
     put_table(folder / "documents" / "corpus-00001-of-00002.parquet", {"docid": ["b", "c"], "passage": ["two", "three"]})
     put_table(folder / "queries" / "queries-00000-of-00001.parquet", {"qid": ["3", "1", "2"], "query": QUERIES["text"]})

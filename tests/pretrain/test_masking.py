@@ -45,7 +45,7 @@ def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
 
 
 def test_ids_with_gaps_are_never_drawn(tiny_encoder: Path, tmp_path: Path) -> None:
-    """A vocabulary may have ids beyond the number of its tokens; a token there begins a word as any other."""
+    """A vocabulary may have ids beyond the number of its tokens; a token there begins a word like any other."""
     shutil.copytree(tiny_encoder, tmp_path / "m")
     state = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
     vocab = state["model"]["vocab"]

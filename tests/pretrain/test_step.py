@@ -260,7 +260,7 @@ def test_tokens_that_are_predicted_correctly_are_counted(
 def test_kept_graphs_change_nothing_with_dropout(
     values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
 ) -> None:
-    """A cut that is encoded again draws the first pass's dropout. A step's dropout is of its seed and its number."""
+    """A cut that is encoded again draws the first pass's dropout. A step's dropout depends on its seed and its number."""
     params = pretrain(**{"batch_texts": 12, "seed": 6, **values})
     module, rows = module_of(params, tiny_encoder).train(), usable_rows(chunks, params, "")
     outcomes = []

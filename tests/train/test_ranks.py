@@ -65,7 +65,7 @@ def trained(project: Path, name: str, out: str, workers: int) -> str:
 
 
 def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
-    """Process ids of the ranks of a stage, by rank: its children in the order of their starts, but for the one that tracks resources."""
+    """Process ids of a stage's ranks, by rank: its children in the order they started, except the resource tracker."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     pids = [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
     return dict(enumerate(sorted(pids)))

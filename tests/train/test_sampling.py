@@ -219,7 +219,7 @@ def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> Non
 
 
 def test_what_is_advised_where_negatives_are_few_can_help(data: TrainingSet) -> None:
-    """A corpus that is too small has no more for any window, depth, or source."""
+    """A corpus that is too small has no more negatives for any window, depth, or source."""
     small_set, params = replace(data, documents=6), round_of(hard_negatives=6)
     with pytest.raises(UserError, match=r"decrease hard_negatives to 4: the corpus has only 6 documents, known positives included$"):
         check_training_set(small_set, params)

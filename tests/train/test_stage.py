@@ -229,7 +229,7 @@ def test_the_saved_weights_have_a_share_of_the_start(project: Path, run_here: An
 
 
 def moved(project: Path, name: str) -> set[str]:
-    """Weights of an encoder that have other bits than those of base."""
+    """Names of an encoder's weights that differ from those of base."""
     start, trained = (load_file(project / folder / "model.safetensors") for folder in ("base", f"{name}/encoder"))
     assert trained.keys() == start.keys()
     return {key for key, weight in trained.items() if not torch.equal(weight, start[key])}

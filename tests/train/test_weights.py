@@ -26,7 +26,7 @@ IDS = pa.schema([("id", pa.string())])
 
 
 class Texts:
-    """A token folder, as far as ids go."""
+    """A token folder that has only ids."""
 
     def __init__(self, folder: Path, ids: list[str]) -> None:
         self.folder = folder

@@ -33,7 +33,7 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> N
 
 
 def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was six times, so that 50 files of an inbox read it 300 times after a change of it."""
+    """It used to be six times, so an inbox of 50 files read it 300 times after each change."""
     for name in ("faq", "new"):
         (tmp_path / f"{name}.csv").write_text("question,answer\n" + "".join(f"{name} {n},a {n}\n" for n in range(60)))
     opened: list[str] = []
