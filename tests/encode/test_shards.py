@@ -26,9 +26,9 @@ def shards_of(ids: list[str], passages: list[int] | None = None, mean: int = MEA
     cuts = boundaries(pa.array(ids, pa.string()), owners, mean)
     assert cuts[0] == 0 and cuts[-1] == len(owners) and (np.diff(cuts) > 0).all()
     parts = [owners[first:end] for first, end in pairwise(cuts)]
-    shards = [tuple(ids[owner] for owner in dict.fromkeys(part.tolist())) for part in parts]
-    assert [document for part in shards for document in part] == ids
-    return shards
+    documents_by_shard = [tuple(ids[owner] for owner in dict.fromkeys(part.tolist())) for part in parts]
+    assert [document for part in documents_by_shard for document in part] == ids
+    return documents_by_shard
 
 
 def names(count: int, prefix: str = "d") -> list[str]:

@@ -134,19 +134,19 @@ def test_every_row_has_the_vector_of_its_tokens(dtype: str, project: Callable[..
     workspace = project("p")
     workspace.params(dtype)
     computed = workspace.run()[1]
-    embeddings = open_embeddings(workspace.folder / "out")
+    stored = open_embeddings(workspace.folder / "out")
     rows = [row for passages in corpus().values() for row in passages]
-    assert len(embeddings) == len(rows) == 120 and computed == len(embeddings.manifest.shards) > 5
+    assert len(stored) == len(rows) == 120 and computed == len(stored.manifest.shards) > 5
     tower = load_towers(tiny_encoder).document
     with torch.no_grad():
         expected = [tower(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
-    vectors = np.concatenate([block for _, block in embeddings.blocks()])
+    vectors = np.concatenate([block for _, block in stored.blocks()])
     assert vectors.dtype == np.dtype(dtype)
     np.testing.assert_allclose(vectors, expected, atol=1e-5 if dtype == "float32" else 2e-3)
-    assert [first for first, _ in embeddings.blocks()] == np.cumsum([0, *embeddings.manifest.shards])[:-1].tolist()
-    assert embeddings.ids().to_pylist() == list(corpus())
-    assert embeddings.owners().tolist() == [n for n, passages in enumerate(corpus().values()) for _ in passages]
-    manifest = embeddings.manifest
+    assert [first for first, _ in stored.blocks()] == np.cumsum([0, *stored.manifest.shards])[:-1].tolist()
+    assert stored.ids().to_pylist() == list(corpus())
+    assert stored.owners().tolist() == [n for n, passages in enumerate(corpus().values()) for _ in passages]
+    manifest = stored.manifest
     assert (manifest.width, manifest.weights, manifest.tokenizer) == (128, folder_digest(tiny_encoder), "abc")
     assert (manifest.max_length, manifest.prefix) == (24, "passage: ")
 
@@ -282,8 +282,8 @@ def test_a_deleted_document_leaves_no_trace(project: Callable[..., Project]) -> 
     workspace.run()
     store = workspace.folder / ".retemper" / "shards"
     gone = list(documents)[31]
-    embeddings = open_embeddings(workspace.folder / "out")
-    vectors = np.concatenate([block for _, block in embeddings.blocks()])[embeddings.owners() == 31]
+    stored = open_embeddings(workspace.folder / "out")
+    vectors = np.concatenate([block for _, block in stored.blocks()])[stored.owners() == 31]
     digests = [hashlib.blake2b(np.array(row, dtype=np.uint16).tobytes(), digest_size=16).digest() for row in documents[gone]]
     needles = [*(vector.tobytes() for vector in vectors), *digests]
 
@@ -326,8 +326,8 @@ def test_another_query_tower_encodes_no_document_again(project: Callable[..., Pr
 
 
 def vectors_of(workspace: Project) -> dict[str, np.ndarray]:
-    embeddings = open_embeddings(workspace.folder / "out")
-    vectors, names, owners = np.concatenate([block for _, block in embeddings.blocks()]), embeddings.ids().to_pylist(), embeddings.owners()
+    stored = open_embeddings(workspace.folder / "out")
+    vectors, names, owners = np.concatenate([block for _, block in stored.blocks()]), stored.ids().to_pylist(), stored.owners()
     return {name: vectors[owners == number] for number, name in enumerate(names)}
 
 

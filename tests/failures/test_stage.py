@@ -125,7 +125,7 @@ def test_queries_about_one_document_are_one_draw(monkeypatch: pytest.MonkeyPatch
 def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, suspect_depth=2, suspect_systems=2)
     with Path("failures/suspects/dev.csv").open(newline="") as handle:
-        rows = list(csv.DictReader(handle))
+        suspects = list(csv.DictReader(handle))
     expected = {}
     for place, query in enumerate(RELEVANT):  # a plain loop; hybrid is made of others' runs
         for doc in TEXTS:
@@ -136,10 +136,10 @@ def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: p
             }
             if len(ranks) >= 2 and doc not in RELEVANT[query]:
                 expected[query, doc] = sum(1 / rank for rank in ranks.values())
-    assert {(row["query-id"], row["corpus-id"]) for row in rows} == set(expected)
-    assert [(row["query-id"], row["corpus-id"]) for row in rows] == sorted(expected, key=lambda pair: (-expected[pair], pair))
-    assert {row["score"] for row in rows} == {""}
-    assert [row["query"] for row in rows if row["query-id"] == "q4"] == ['fish, "swim"'], "quotes and commas survive"
+    assert {(row["query-id"], row["corpus-id"]) for row in suspects} == set(expected)
+    assert [(row["query-id"], row["corpus-id"]) for row in suspects] == sorted(expected, key=lambda pair: (-expected[pair], pair))
+    assert {row["score"] for row in suspects} == {""}
+    assert [row["query"] for row in suspects if row["query-id"] == "q4"] == ['fish, "swim"'], "quotes and commas survive"
     run(monkeypatch, suspects=1)
     assert len(Path("failures/suspects/dev.csv").read_text().splitlines()) == 2
 

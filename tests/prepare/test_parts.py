@@ -28,9 +28,9 @@ SETTINGS = Prepare(empty_texts="drop", ids="escape")
 
 def texts(count: int = COUNT) -> list[tuple[str, str, str]]:
     draw = random.Random(count)
-    documents = [(f"d{n}", f"Title {n}", " ".join(draw.choices(["a", "bé", "東京", "word"], k=draw.randrange(30)))) for n in range(count)]
-    documents[5], documents[77], documents[300] = ("d 5", "", "white id"), ("d77", "", " "), ("d300", "", "no title")
-    return documents
+    triples = [(f"d{n}", f"Title {n}", " ".join(draw.choices(["a", "bé", "東京", "word"], k=draw.randrange(30)))) for n in range(count)]
+    triples[5], triples[77], triples[300] = ("d 5", "", "white id"), ("d77", "", " "), ("d300", "", "no title")
+    return triples
 
 
 def jsonl(path: Path) -> Callable[..., Iterator[Document]]:
