@@ -286,11 +286,11 @@ def our_inferencer(tower: Encoder, corpus: Corpus, precision: str) -> tuple[dict
     (corpus.folder / "params.yaml").write_text(parameters, encoding="utf-8")
     os.chdir(corpus.folder)
     freeze_parameters(corpus.folder)
-    shared = "--encoder encoder"
-    run_stage("encode", f"{shared} --tokens tokens/documents --out embeddings")
-    run_stage("retrieve", f"{shared} --name ance --embeddings embeddings --tokens tokens --out run")
+    encoder_option = "--encoder encoder"
+    run_stage("encode", f"{encoder_option} --tokens tokens/documents --out embeddings")
+    run_stage("retrieve", f"{encoder_option} --name ance --embeddings embeddings --tokens tokens --out run")
     options = "--documents tokens/documents --queries tokens/queries/train --qrels train.parquet --out negatives"
-    run_stage("mine", f"{shared} --name ance --vectors embeddings {options}")
+    run_stage("mine", f"{encoder_option} --name ance --vectors embeddings {options}")
     mined = read_table(Path("negatives/train.parquet"), RANKED).to_pydict()
     lists: dict[str, list[str]] = {}
     for query, name in zip(mined["query"], mined["doc"], strict=True):

@@ -69,13 +69,16 @@ def compare(name: str, repeat: int, ours: Callable[[], Figures], theirs: Callabl
     for _ in range(repeat):
         for system, run in enumerate((ours, theirs)):
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-                took = process.submit(run).result()
-            best[system] = {figure: min(value, best[system].get(figure, value)) for figure, value in took.items()}
+                figures = process.submit(run).result()
+            best[system] = {figure: min(value, best[system].get(figure, value)) for figure, value in figures.items()}
     print(f"{name:<24}", end="")
     for figure in ("seconds", "cpu"):
-        a, b = (of[figure] for of in best)
+        a, b = (system_best[figure] for system_best in best)
         print(f"{a:>{9 if figure == 'seconds' else 10}.2f}{b:>9.2f}{a / b:>7.2f}x", end="")
-    print("".join(f"{of['memory']:>8.0f}" for of in best), f"  (compiling {best[1]['compiling']:.1f} s)" if "compiling" in best[1] else "")
+    print(
+        "".join(f"{system_best['memory']:>8.0f}" for system_best in best),
+        f"  (compiling {best[1]['compiling']:.1f} s)" if "compiling" in best[1] else "",
+    )
 
 
 def demo_words() -> list[str]:

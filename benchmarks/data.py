@@ -65,20 +65,20 @@ def main() -> None:
                 memory(folder / str(size), size, args.processes, args.length)
             return
         write_passages(folder / "corpus.jsonl", args.passages)
-        took: dict[str, list[float]] = {"retemper": [], "datasets.map": []}
+        times: dict[str, list[float]] = {"retemper": [], "datasets.map": []}
         tokens: dict[str, str] = {}
         for number in range(args.repeat):
             for name, run in {"retemper": ours, "datasets.map": theirs}.items():
                 out = folder / f"{name}{number}"
                 seconds, tokens[name] = alone(run, folder / "corpus.jsonl", out, args.processes, args.length)
-                took[name].append(seconds)
+                times[name].append(seconds)
                 shutil.rmtree(out)
                 print(f"{name}: {seconds:.1f} s (load {os.getloadavg()[0]:.1f})", flush=True)
     if tokens["retemper"] != tokens["datasets.map"]:
         raise SystemExit("the tokens differ")
-    ratios = [theirs / ours for ours, theirs in zip(*took.values(), strict=True)]
+    ratios = [theirs / ours for ours, theirs in zip(*times.values(), strict=True)]
     print(f"{args.passages:,} passages, {args.processes} processes, at most {args.length} tokens; the same tokens")
-    print("\n".join(f"{name}: median {statistics.median(seconds):.1f} s" for name, seconds in took.items()))
+    print("\n".join(f"{name}: median {statistics.median(seconds):.1f} s" for name, seconds in times.items()))
     print(f"ratio of each pair: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; median {statistics.median(ratios):.2f}")
 
 
@@ -135,9 +135,9 @@ def chunks(documents: Path, out: Path, processes: int, length: int) -> None:
 
 
 def ours(corpus: Path, out: Path, processes: int, length: int) -> tuple[float, str]:
-    began = time.perf_counter()
+    start = time.perf_counter()
     tokens = tokenised(prepared(corpus, out, processes), out, processes, length)
-    return time.perf_counter() - began, file_digest(tokens)
+    return time.perf_counter() - start, file_digest(tokens)
 
 
 def theirs(corpus: Path, out: Path, processes: int, length: int) -> tuple[float, str]:
@@ -147,7 +147,7 @@ def theirs(corpus: Path, out: Path, processes: int, length: int) -> tuple[float,
 
     datasets.disable_progress_bars()
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder())
-    began = time.perf_counter()
+    start = time.perf_counter()
     loaded = datasets.load_dataset("json", data_files=str(corpus), split="train", cache_dir=str(out))
     mapped = loaded.map(
         lambda rows: {"input_ids": tokenizer(rows["text"], truncation=True, max_length=length, return_attention_mask=False)["input_ids"]},
@@ -155,11 +155,11 @@ def theirs(corpus: Path, out: Path, processes: int, length: int) -> tuple[float,
         num_proc=processes if processes > 1 else None,
         remove_columns=["title", "text"],
     )
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     with (out / "tokens.bin").open("wb") as flat:
         for rows in mapped.with_format("arrow").iter(8192):
             rows["input_ids"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.uint16).tofile(flat)
-    return took, file_digest(out / "tokens.bin")
+    return seconds, file_digest(out / "tokens.bin")
 
 
 def memory(folder: Path, count: int, processes: int, length: int) -> None:

@@ -74,8 +74,8 @@ def main() -> None:
     pools = {name: ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for name in systems}
     for _ in range(args.repeat):
         for name, system in systems.items():
-            took, vectors[name] = pools[name].submit(measure, system, args.model, str(device), args.texts, args.length).result()
-            seconds[name] = min(seconds[name], took)
+            run_seconds, vectors[name] = pools[name].submit(measure, system, args.model, str(device), args.texts, args.length).result()
+            seconds[name] = min(seconds[name], run_seconds)
     hardware = (
         torch.cuda.get_device_name()
         if device.type == "cuda"

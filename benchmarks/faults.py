@@ -81,20 +81,20 @@ def schedule_of(seed: int, number: int, undisturbed: Mapping[str, Undisturbed], 
 def disturb(project: Project, fault: Fault, seed: str, result: Result, was_cut: bool) -> bool:
     """One run with a fault in it, and what must be so at once; whether it cut the power. `was_cut`: an earlier run has."""
     faults = Faults(project.folder.with_name("faults"), project.folder, fault)
-    completed = project.run(faults.environment)
+    process = project.run(faults.environment)
     hits = faults.hits()
     is_cut = bool(hits) and fault.kind == "cut"
     remaining = project.end(0 if is_cut else GONE_SECONDS)
     result.struck += [hit.partition("\t")[0] for hit in hits]
-    result.statuses.append(completed.returncode)
-    output = f"status {completed.returncode}\n{completed.stdout[-3000:]}\n{completed.stderr[-3000:]}"
+    result.statuses.append(process.returncode)
+    output = f"status {process.returncode}\n{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
 
     def wrong(text: str) -> None:
         result.wrong.append(f"{fault}: {text}")
 
     if remaining:
         wrong(f"left behind: {remaining}")
-    if not hits and completed.returncode:
+    if not hits and process.returncode:
         wrong(f"a run that met no fault failed: {output}")
     if is_cut:
         for line in power_cut(faults, seed):
@@ -102,25 +102,25 @@ def disturb(project: Project, fault: Fault, seed: str, result: Result, was_cut: 
         return True
     if not was_cut and (objects := project.wrong_objects()):
         wrong(f"wrong objects: {objects}")
-    if TRACEBACK.search(completed.stdout + completed.stderr):
+    if TRACEBACK.search(process.stdout + process.stderr):
         wrong(f"a traceback: {output}")
-    lines = LINE.findall(completed.stderr)
-    if hits and completed.returncode and fault.kind in DISK:
+    lines = LINE.findall(process.stderr)
+    if hits and process.returncode and fault.kind in DISK:
         if len(lines) != 1 or DISK[fault.kind] not in lines[0]:
             wrong(f"expected one line with {DISK[fault.kind]!r}: {output}")
-        if fault.kind == "ENOSPC" and completed.returncode != 2:
+        if fault.kind == "ENOSPC" and process.returncode != 2:
             wrong(f"expected status 2: {output}")
-    if hits and completed.returncode not in (0, 1, 2, -9, 137):
+    if hits and process.returncode not in (0, 1, 2, -9, 137):
         wrong(f"an unexpected status: {output}")
     return False
 
 
 def check(project: Project, undisturbed: Undisturbed, result: Result) -> None:
     """A run without faults, and what must then be so."""
-    done = project.run()
-    said = f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    if done.returncode:
-        result.wrong.append(f"the next run failed: {said}")
+    process = project.run()
+    output = f"status {process.returncode}\n{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
+    if process.returncode:
+        result.wrong.append(f"the next run failed: {output}")
         return
     outs = project.outs()
     if different := sorted(name for name in outs.keys() | undisturbed.outs.keys() if outs.get(name) != undisturbed.outs.get(name)):
@@ -193,10 +193,10 @@ def main() -> int:
         raise SystemExit("no C compiler (cc, gcc, clang), or not Linux")
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="faults-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
+    start = time.monotonic()
 
     def say(text: str) -> None:
-        print(f"{time.monotonic() - begun:7.1f} {text}", flush=True)
+        print(f"{time.monotonic() - start:7.1f} {text}", flush=True)
 
     try:
         with prepared(folder / "shared", build(folder)) as environment:
@@ -210,13 +210,13 @@ def simulate(options: argparse.Namespace, folder: Path, environment: Mapping[str
     """All schedules; the exit status."""
     sources = {name: source for name, source in starts(folder / "starts", environment).items() if name in options.start}
     known = {name: study(source, folder / "undisturbed" / name) for name, source in sources.items()}
-    for name, one in known.items():
-        say(f"undisturbed from {name}: {len(one.outs)} outs, {sum(one.census.values())} file calls at {len(one.census)} places")
+    for name, clean in known.items():
+        say(f"undisturbed from {name}: {len(clean.outs)} outs, {sum(clean.census.values())} file calls at {len(clean.census)} places")
     numbers = options.only or range(options.first, options.first + options.schedules)
     results: list[Result] = []
     at_work, since = time.monotonic(), 0.0
 
-    def one(number: int) -> None:
+    def try_schedule(number: int) -> None:
         nonlocal since
         if time.monotonic() - at_work > 60 * options.minutes:
             return
@@ -236,7 +236,7 @@ def simulate(options: argparse.Namespace, folder: Path, environment: Mapping[str
             say(f"{len(results)}/{len(numbers)} schedules, {failed} failed, {60 * rate:.1f}/min, {left / 60:.1f} min left")
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(one, numbers))
+        list(pool.map(try_schedule, numbers))
     struck = sum(not hit.startswith(" ") for result in results for hit in result.struck)
     runs = sum(len(result.schedule.faults) for result in results)
     failed = [result.schedule.number for result in results if result.wrong]

@@ -110,11 +110,11 @@ class Faults:
         return Counter(Place(role, operation, kind) for role, operation, kind in map(str.split, self._lines("census")))
 
     def journal(self) -> "list[Entry]":
-        found = []
+        entries = []
         for line in self._lines("journal"):
-            what, inode, size, saved, path, to = line.split("\t")
-            found.append(Entry(what, int(inode), int(size), int(saved), Path(path), Path(to)))
-        return found
+            operation, inode, size, saved, path, to = line.split("\t")
+            entries.append(Entry(operation, int(inode), int(size), int(saved), Path(path), Path(to)))
+        return entries
 
     def _lines(self, name: str) -> list[str]:
         path = self.folder / name
@@ -151,8 +151,8 @@ def power_cut(faults: Faults, seed: str) -> list[str]:
     return [f"{order}: {line}" for line in undone]
 
 
-def _coin(seed: str, *what: object) -> float:
-    return random.Random(" ".join(map(str, (seed, *what)))).random()
+def _coin(seed: str, *parts: object) -> float:
+    return random.Random(" ".join(map(str, (seed, *parts)))).random()
 
 
 def _lost_names(journal: list[Entry], order: str, seed: str, root: Path) -> list[Entry]:

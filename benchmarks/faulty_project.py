@@ -277,8 +277,10 @@ class Project:
             if not digest.endswith(".dir"):
                 is_same = path.is_file() and md5(path) == digest
             else:
-                listed = {entry["relpath"]: entry["md5"] for entry in json.loads(cached.read_text())} if cached.exists() else {"?": ""}
-                is_same = path.is_dir() and {p.relative_to(path).as_posix(): md5(p) for p in path.rglob("*") if p.is_file()} == listed
+                cached_files = (
+                    {entry["relpath"]: entry["md5"] for entry in json.loads(cached.read_text())} if cached.exists() else {"?": ""}
+                )
+                is_same = path.is_dir() and {p.relative_to(path).as_posix(): md5(p) for p in path.rglob("*") if p.is_file()} == cached_files
             if not is_same:
                 wrong.append(name)
         return wrong
@@ -320,6 +322,6 @@ def starts(folder: Path, environment: Mapping[str, str]) -> dict[str, Project]:
 
 
 def run(project: Project) -> None:
-    completed = project.run()
-    if completed.returncode:
-        raise SystemExit(f"an undisturbed run ended with status {completed.returncode}\n{completed.stdout}\n{completed.stderr}")
+    process = project.run()
+    if process.returncode:
+        raise SystemExit(f"an undisturbed run ended with status {process.returncode}\n{process.stdout}\n{process.stderr}")

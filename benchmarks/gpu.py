@@ -61,19 +61,19 @@ class Clock:
 
     def median(self, run: Callable[[], object], name: str = "") -> float:
         """Seconds of a call, after two that are not timed."""
-        took = []
+        times = []
         for number in range(self.repeat + 2):
             start = time.perf_counter()
             run()
             self.wait()
-            took += [time.perf_counter() - start] if number > 1 else []
+            times += [time.perf_counter() - start] if number > 1 else []
         if self.profile and name:
             with torch.profiler.profile() as profile:
                 run()
                 self.wait()
             sort_column = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
             print(f"--- {name}\n{profile.key_averages().table(sort_by=sort_column, row_limit=14, max_name_column_width=70)}", flush=True)
-        return statistics.median(took)
+        return statistics.median(times)
 
     def wait(self) -> None:
         if self.device.type == "cuda":
@@ -117,14 +117,14 @@ def encoding(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, budget: int) 
         tower = move_module(made_tower(size), clock.device, dtype).eval()
         for lengths in ((128, 128), (512, 512), (16, 144)):
             tokens = made_tokens(24 * budget * 2 // sum(lengths), lengths)
-            took = clock.median(partial(encode, tower, tokens, np.arange(len(tokens)), budget, clock.device), f"encode {name} {lengths}")
+            ours = clock.median(partial(encode, tower, tokens, np.arange(len(tokens)), budget, clock.device), f"encode {name} {lengths}")
             sample = np.arange(max(1, budget // lengths[1]))
             inputs = [tensor.to(clock.device) for tensor in tokens.padded(sample)]
             with torch.inference_mode():
                 theirs = clock.median(partial(padded, tower, inputs)) * len(tokens) / len(sample)
-            rate = operations(size, tokens, np.arange(len(tokens))) / took
-            print(f"{f'{name}, {lengths[0]} to {lengths[1]} tokens':<44}{len(tokens) / took:>11,.0f}{rate / 1e12:>9.1f}", end="")
-            print(f"{rate / ceilings.products:>12.0%}{len(tokens) / theirs:>22,.0f}{theirs / took:>7.2f}x", flush=True)
+            rate = operations(size, tokens, np.arange(len(tokens))) / ours
+            print(f"{f'{name}, {lengths[0]} to {lengths[1]} tokens':<44}{len(tokens) / ours:>11,.0f}{rate / 1e12:>9.1f}", end="")
+            print(f"{rate / ceilings.products:>12.0%}{len(tokens) / theirs:>22,.0f}{theirs / ours:>7.2f}x", flush=True)
 
 
 def padded(tower: Encoder, inputs: list[torch.Tensor]) -> torch.Tensor:
@@ -169,10 +169,10 @@ def training(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, batches: list
     for name, size in SIZES.items():
         for batch in batches:
             steps = Training(size, batch, clock.device, dtype)
-            took, theirs = clock.median(steps.ours, f"train {name} {batch}"), clock.median(steps.theirs)
-            rate = 3 * sum(operations(size, side.tokens, side.rows) for side in steps.sides) / took
-            print(f"{f'{name}, {batch} x (1 + 1), 128 tokens':<44}{1e3 * took:>11.1f}{rate / 1e12:>9.1f}", end="")
-            print(f"{rate / ceilings.products:>12.0%}{1e3 * theirs:>22.1f}{theirs / took:>7.2f}x", flush=True)
+            ours, theirs = clock.median(steps.ours, f"train {name} {batch}"), clock.median(steps.theirs)
+            rate = 3 * sum(operations(size, side.tokens, side.rows) for side in steps.sides) / ours
+            print(f"{f'{name}, {batch} x (1 + 1), 128 tokens':<44}{1e3 * ours:>11.1f}{rate / 1e12:>9.1f}", end="")
+            print(f"{rate / ceilings.products:>12.0%}{1e3 * theirs:>22.1f}{theirs / ours:>7.2f}x", flush=True)
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,15 @@ def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, 
     cosine = documents.embeddings.cosine
     queries_QD = drawn(queries, width, cosine, torch.Generator(clock.device).manual_seed(2))
     counted = Counted()
-    took = clock.median(lambda: documents.search(queries_QD, depth), f"search {queries} x {rows} x {width}, cosine {cosine}, top {depth}")
+    seconds = clock.median(
+        lambda: documents.search(queries_QD, depth), f"search {queries} x {rows} x {width}, cosine {cosine}, top {depth}"
+    )
     search(queries_QD, documents.blocks(), depth + MARGIN, clock.device, rows=1, counted=counted)
     floor = max(2.0 * queries * rows * width / ceilings.products, 2.0 * rows * width / ceilings.bytes)
-    print(f"search, {queries:,} queries, {rows:,} x {width}, mean cosine {cosine}, top {depth}: {1e3 * took:,.1f} ms, ", end="")
-    print(f"{took / floor:.1f} x its floor of {1e3 * floor:,.2f} ms; {counted.again} of {counted.queries:,} needed a second pass", end="")
+    print(f"search, {queries:,} queries, {rows:,} x {width}, mean cosine {cosine}, top {depth}: {1e3 * seconds:,.1f} ms, ", end="")
+    print(
+        f"{seconds / floor:.1f} x its floor of {1e3 * floor:,.2f} ms; {counted.again} of {counted.queries:,} needed a second pass", end=""
+    )
     if rows <= PEER_ROWS and hasattr(faiss, "GpuIndexFlatIP") and faiss.get_num_gpus():
         index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), width)
         assert documents.resident is not None
@@ -223,7 +227,7 @@ def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, 
         faiss_seconds = clock.median(lambda: index.search(faiss_queries, depth))
         our_results, faiss_results = documents.search(queries_QD, depth), index.search(faiss_queries, depth)
         np.testing.assert_allclose(our_results[0][:, :depth], faiss_results[0], atol=1e-4)
-        print(f"; faiss {1e3 * faiss_seconds:,.1f} ms, {faiss_seconds / took:.2f} x", end="")
+        print(f"; faiss {1e3 * faiss_seconds:,.1f} ms, {faiss_seconds / seconds:.2f} x", end="")
     print(flush=True)
 
 
@@ -235,9 +239,9 @@ def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, nam
     positives = lists_of(np.arange(count), np.arange(count), count, np.ones(count, dtype=np.float32))
     data = Data(np.arange(count), positives, None, rows, positives)
     corpus = make_corpus(documents, np.arange(rows, dtype=np.int32), np.arange(rows), params.depth)
-    kept, steps = kept_tokens(Runtime(), clock.device, tower, tower.transformer.config), iter(range(10**9))
+    graph_tokens, steps = kept_tokens(Runtime(), clock.device, tower, tower.transformer.config), iter(range(10**9))
     with tempfile.TemporaryDirectory() as scratch:
-        step = make_step(tower, queries, data, corpus, params, lambda _: False, Path(scratch), Compute(clock.device, dtype, kept))
+        step = make_step(tower, queries, data, corpus, params, lambda _: False, Path(scratch), Compute(clock.device, dtype, graph_tokens))
         drawn = step.draw(0)
 
         def whole() -> None:
@@ -247,9 +251,11 @@ def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, nam
             drawn = step.draw(number + 1)
             finish(tower, optimizer)
 
-        took = clock.median(whole, f"adore {rows} {name}")
+        seconds = clock.median(whole, f"adore {rows} {name}")
     floor = 2.0 * rows * size.width / ceilings.bytes
-    print(f"ADORE step, {name}, {batch} queries, {rows:,} documents: {1e3 * took:.1f} ms; reading their vectors takes {1e3 * floor:.1f} ms")
+    print(
+        f"ADORE step, {name}, {batch} queries, {rows:,} documents: {1e3 * seconds:.1f} ms; reading their vectors takes {1e3 * floor:.1f} ms"
+    )
     searching(clock, ceilings, documents, batch)
 
 

@@ -70,10 +70,10 @@ def grown(before: Corpus, extra: list[np.ndarray], scenario: str) -> Corpus:
         return {name: next(rows) if place in places else before[name] for place, name in enumerate(names)}
     if scenario == "delete":
         return {name: before[name] for place, name in enumerate(names) if place not in places}
-    pairs, fresh = [], iter(added.items())
+    pairs, new_rows = [], iter(added.items())
     for place, name in enumerate(names):
         if place in places:
-            pairs.append(next(fresh))
+            pairs.append(next(new_rows))
         pairs.append((name, before[name]))
     return dict(pairs)
 

@@ -68,8 +68,8 @@ def draw(seed: int, number: int, patience: float) -> Kill:
         moments["start"] = 2
     moment = chance.choices(list(moments), list(moments.values()))[0]
     longest = {"random": patience, "commit": 0.3, "lock": 0.02, "write": 0.5, "checkpoint": 0.02, "start": 6.0}[moment]
-    heard = victim in ("flow", "all")  # the parts of a run ignore SIGINT
-    number_of = chance.choices([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [4, 3, 3 if heard else 0])[0]
+    takes_sigint = victim in ("flow", "all")  # the parts of a run ignore SIGINT
+    number_of = chance.choices([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [4, 3, 3 if takes_sigint else 0])[0]
     return Kill(number, victim, number_of, moment, chance.uniform(0, longest))
 
 

@@ -228,9 +228,9 @@ def same_star(peer: Peer, work: Work, batch: int) -> str:
     losses = OurStar(ours, work, batch, torch.float32).backward(0), TheirStar(peer, theirs, work, batch, bf16=False).backward(0)
     pairs = [(theirs.embeddingHead.weight, ours.head.linear.weight), (theirs.norm.weight, ours.head.norm.weight)]  # type: ignore[union-attr]
     our_parameters = dict(ours.transformer.named_parameters())
-    pairs += [(one, our_parameters[name]) for name, one in theirs.roberta.named_parameters()]
-    one, other = (torch.cat([pair[side].grad.flatten() for pair in pairs]).double() for side in (0, 1))
-    difference = float((one - other).norm() / one.norm())
+    pairs += [(parameter, our_parameters[name]) for name, parameter in theirs.roberta.named_parameters()]
+    their_gradient, our_gradient = (torch.cat([pair[side].grad.flatten() for pair in pairs]).double() for side in (0, 1))
+    difference = float((their_gradient - our_gradient).norm() / their_gradient.norm())
     np.testing.assert_allclose(*losses, rtol=1e-4)
     assert difference < 1e-3, f"gradients differ by {difference:.1e} of their norm"
     return f"STAR: loss {losses[0]:.6f}, DRhard's {losses[1]:.6f}; gradients differ by {difference:.0e} of their norm"

@@ -150,7 +150,7 @@ def main() -> None:
         tokens, wall, processor, theirs = 0, 0.0, 0.0, 0.0
         for turn in range(TURNS):
             for step in range(turn * (args.steps + 1), (turn + 1) * (args.steps + 1)):
-                start, used = time.perf_counter(), time.process_time()
+                start, processor_start = time.perf_counter(), time.process_time()
                 batch = each.draw(step)
                 each.backward(step, batch)
                 torch.nn.utils.clip_grad_norm_(module.parameters(), params.clip)
@@ -159,7 +159,7 @@ def main() -> None:
                 if device.type == "cuda":
                     torch.cuda.synchronize()
                 if step % (args.steps + 1):
-                    wall, processor = wall + time.perf_counter() - start, processor + time.process_time() - used
+                    wall, processor = wall + time.perf_counter() - start, processor + time.process_time() - processor_start
                     tokens += int(batch.lengths.sum())
             theirs += mlm_alone(Path(name) / "peer", size, chunks, tokenizer, params, args.steps, bf16=dtype == torch.bfloat16)
         steps = TURNS * args.steps

@@ -55,8 +55,8 @@ def split(data: Path, out: Path, first: float) -> None:
         (out / name / "qrels").mkdir(parents=True)
         others = set(query_ids) - ids
         (out / name / "queries.jsonl").write_text("".join(q for q in lines(data / "queries.jsonl") if json.loads(q)["_id"] not in others))
-        kept = [line for line in judged if line.split("\t")[0] in ids]
-        (out / name / "qrels/train.tsv").write_text("".join([header, *kept]))
+        train_judgments = [line for line in judged if line.split("\t")[0] in ids]
+        (out / name / "qrels/train.tsv").write_text("".join([header, *train_judgments]))
     (out / "source/corpus.jsonl").write_text("".join(lines(data / "corpus.jsonl")))
     for measured in ("dev", "test"):
         if (data / f"qrels/{measured}.tsv").exists():
@@ -73,12 +73,12 @@ def retrain(project: Path, **settings: Any) -> tuple[str, dict[str, float], int]
     store, log = tree / ".retemper/shards", tree / ".retemper/times.jsonl"
     line_count, known_shards = len(read(log)), {path.name for path in store.glob("*.npy")}
     command = [sys.executable, "-m", "flows.cli", "retrain"]
-    completed = subprocess.run(command, cwd=project, env=os.environ | AUTHOR | {"PYTHONPATH": str(project)}, capture_output=True, text=True)
-    if completed.returncode:
-        sys.exit(f"status {completed.returncode}\n{completed.stdout[-3000:]}\n{completed.stderr[-3000:]}")
+    process = subprocess.run(command, cwd=project, env=os.environ | AUTHOR | {"PYTHONPATH": str(project)}, capture_output=True, text=True)
+    if process.returncode:
+        sys.exit(f"status {process.returncode}\n{process.stdout[-3000:]}\n{process.stderr[-3000:]}")
     ended = [line for line in read(log)[line_count:] if line.get("state") == "Ran" and isinstance(line.get("cost"), dict)]
     encoded = sum(len(np.load(path, mmap_mode="r", allow_pickle=False)) for path in store.glob("*.npy") if path.name not in known_shards)
-    return completed.stdout.splitlines()[-1], {str(line["ended"]): line["cost"].get("seconds", 0.0) for line in ended}, encoded
+    return process.stdout.splitlines()[-1], {str(line["ended"]): line["cost"].get("seconds", 0.0) for line in ended}, encoded
 
 
 def values(tree: Path, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -123,7 +123,7 @@ def main() -> None:
         gain = "" if low is None or high is None else f" ({scores[name].mean() - scores['champion'].mean():+.4f} [{low:+.4f}, {high:+.4f}]"
         shown = f"{gain}, p {p:.2g})" if gain and seconds else ""
         print(f"{name:12} dev nDCG@10 {scores[name].mean():.4f}{shown}; {sum(seconds.values()):,.0f} s; {documents:,} documents encoded")
-        print(f"{'':12} {', '.join(f'{stage} {took:.1f}' for stage, took in seconds.items() if took >= 1)}")
+        print(f"{'':12} {', '.join(f'{stage} {stage_seconds:.1f}' for stage, stage_seconds in seconds.items() if stage_seconds >= 1)}")
     print(f"{args.mode} took {sum(cheap.values()) / sum(full.values()):.1%} of the full retraining")
 
 

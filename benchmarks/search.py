@@ -77,13 +77,13 @@ def main() -> None:
             return exact_search(queries, embeddings.blocks(), args.depth, device)
 
         def step() -> tuple[np.ndarray, np.ndarray]:
-            return search_documents(documents, torch.from_numpy(few).to(device), args.depth)
+            return search_documents(documents, torch.from_numpy(batch_queries).to(device), args.depth)
 
-        few, product = queries[: args.batch], torch.from_numpy(queries[:2048]).to(device)
+        batch_queries, product = queries[: args.batch], torch.from_numpy(queries[:2048]).to(device)
         agree(every(), index.search(queries, args.depth), args.depth)
-        agree(step(), index.search(few, args.depth), args.depth)
+        agree(step(), index.search(batch_queries, args.depth), args.depth)
         batch_seconds = best_of(args.repeat, {"retemper": every, "faiss": lambda: index.search(queries, args.depth)})
-        step_seconds = best_of(args.repeat, {"retemper": step, "faiss": lambda: index.search(few, args.depth)})
+        step_seconds = best_of(args.repeat, {"retemper": step, "faiss": lambda: index.search(batch_queries, args.depth)})
         dtype = compute_dtype(device, "bf16")
         product, shard, numbers = (
             product.to(dtype),

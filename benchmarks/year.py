@@ -68,14 +68,14 @@ class Load:
         draw = random.Random(number)
         with httpx.Client(base_url=self.url, timeout=60) as client:
             while not self.ended.wait(draw.expovariate(2.0)):
-                began = time.perf_counter()
+                start = time.perf_counter()
                 try:
                     answer = client.get("/search", params={"q": draw.choice(self.queries)})
                     self.models.add(answer.json().get("model", "no model"))
                     self.statuses[str(answer.status_code)] += 1
                 except (httpx.HTTPError, ValueError) as error:
                     self.statuses[type(error).__name__] += 1
-                self.seconds.append(time.perf_counter() - began)
+                self.seconds.append(time.perf_counter() - start)
 
 
 class Year:
@@ -91,10 +91,10 @@ class Year:
     def call(self, *words: str, status: int = 0) -> str:
         """The output of a command of ours."""
         command = [sys.executable, "-m", "flows.cli", *words]
-        completed = subprocess.run(command, cwd=self.project.folder, env=self.environment, capture_output=True, text=True, check=False)
-        if completed.returncode != status:
-            raise SystemExit(f"{' '.join(words)}: status {completed.returncode}\n{completed.stdout[-2000:]}\n{completed.stderr[-2000:]}")
-        return completed.stdout
+        process = subprocess.run(command, cwd=self.project.folder, env=self.environment, capture_output=True, text=True, check=False)
+        if process.returncode != status:
+            raise SystemExit(f"{' '.join(words)}: status {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-2000:]}")
+        return process.stdout
 
     def git(self, *words: str) -> str:
         command = ["git", *words]
@@ -134,13 +134,13 @@ class Year:
         """One run of the deployment: name and message of its last state. `kill_after`: seconds from its start to its kill."""
         deployment = self.ask(f"/deployments/name/retemper-retraining/{NAME}")["id"]
         run = self.ask(f"/deployments/{deployment}/create_flow_run", {})["id"]
-        at_work, begun = self.project.folder / ".retemper/at_work.json", 0.0
+        at_work, running_since = self.project.folder / ".retemper/at_work.json", 0.0
         for _ in wait(PATIENCE):
             state = self.ask(f"/flow_runs/{run}")["state"]
             if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
                 return str(state["name"]), str(state["message"] or "")
-            begun = begun or (time.monotonic() if at_work.exists() and state["type"] == "RUNNING" else 0.0)
-            if kill_after is not None and begun and time.monotonic() - begun > kill_after:
+            running_since = running_since or (time.monotonic() if at_work.exists() and state["type"] == "RUNNING" else 0.0)
+            if kill_after is not None and running_since and time.monotonic() - running_since > kill_after:
                 kill_run()
                 kill_after = None
         return "Never ended", ""
@@ -178,7 +178,7 @@ def main() -> int:
     args = parser.parse_args()
     folder = (args.folder or Path(tempfile.mkdtemp(prefix="year-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    start = time.monotonic()
     year, world = Year(folder), World(args.seed)
     world.first().write(folder / "source")
     (folder / "inbox").mkdir()
@@ -191,8 +191,8 @@ def main() -> int:
         year.url = page_line.split()[-1] + "/api"
         deployment_url = f"{year.url}/deployments/name/retemper-retraining/{NAME}"
         next(True for _ in wait(400) if httpx.get(deployment_url, timeout=60).status_code == 200)
-        week_count = weeks(year, world, plan(args.seed, args.weeks), random.Random(args.seed + 1), until=began + 60 * args.minutes)
-    print(f"{week_count} weeks in {(time.monotonic() - began) / 60:.0f} min; {len(year.problems)} things did not hold; {folder}")
+        week_count = weeks(year, world, plan(args.seed, args.weeks), random.Random(args.seed + 1), until=start + 60 * args.minutes)
+    print(f"{week_count} weeks in {(time.monotonic() - start) / 60:.0f} min; {len(year.problems)} things did not hold; {folder}")
     for problem in year.problems:
         print(f"  {problem}")
     return 1 if year.problems else 0
@@ -279,8 +279,8 @@ def serve(year: Year, queries: list[str]) -> Iterator[Callable[[], str]]:
         for thread in threads:
             thread.join()
         p50, p99 = np.percentile(load.seconds, [50, 99])
-        took = f"p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
-        print(f"search: {len(load.seconds):,} requests {dict(load.statuses)}, {took}, {len(load.models)} models")
+        latency = f"p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
+        print(f"search: {len(load.seconds):,} requests {dict(load.statuses)}, {latency}, {len(load.models)} models")
         year.must(set(load.statuses) == {"200"}, f"the search server: {dict(load.statuses)}")
         hits = {query: httpx.get(f"{url}/search", params={"q": query}, timeout=60).json() for query in queries[:50]}
         check_answers(year, hits)

@@ -82,17 +82,17 @@ def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     save_towers(load_towers(tiny_encoder, Shape("mean", "none", "cosine")), load_tokenizer(tiny_encoder), folder / "r", max_length=8)
     judged = []
     for split in ("train", "dev"):
-        asked = []
+        query_rows = []
         for query in range(QUERIES):
             relevant = draw.choice(DOCUMENTS, size=1 + query % 3, replace=False)
             grade = 1 if split == "train" else (2, 1, 2, 0)[query % 4]
             judged += [(split, f"q{query:03}", f"d{d:03}", grade) for d in relevant]
-            asked.append([*rows[owners.index(int(relevant[0]))][:3], *draw.integers(1000, 30000, size=2).tolist()])
-        write_tokens(folder / "tokens" / "queries" / split, "q", asked, list(range(QUERIES)))
+            query_rows.append([*rows[owners.index(int(relevant[0]))][:3], *draw.integers(1000, 30000, size=2).tolist()])
+        write_tokens(folder / "tokens" / "queries" / split, "q", query_rows, list(range(QUERIES)))
         columns = [list(column) for column in zip(*[row[1:] for row in judged if row[0] == split], strict=True)]
         write_table(folder / "corpus" / "qrels" / f"{split}.parquet", QRELS, [pa.table(columns, schema=QRELS)])
-    given = [(f"q{q:03}", f"d{d:03}", rank, 0.5) for q in range(QUERIES) for rank, d in enumerate(draw.integers(DOCUMENTS, size=15), 1)]
-    table = pa.table([list(column) for column in zip(*given, strict=True)], schema=RANKED)
+    negatives = [(f"q{q:03}", f"d{d:03}", rank, 0.5) for q in range(QUERIES) for rank, d in enumerate(draw.integers(DOCUMENTS, size=15), 1)]
+    table = pa.table([list(column) for column in zip(*negatives, strict=True)], schema=RANKED)
     write_table(folder / "g" / "train.parquet", RANKED, [table])
     tokens = open_tokens(folder / "tokens" / "documents")
     vectors = encode(load_towers(folder / "r").document, tokens, np.arange(len(tokens)), 4096, CPU)
@@ -109,7 +109,7 @@ def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def _unless(entry: str) -> list[str]:
-    """What every entry has, but what it says itself."""
+    """What every entry has, unless it sets its own."""
     return [part for part in COMMON.split(", ") if f"{part.split(':')[0]}:" not in entry.replace("centroid_lr", "")]
 
 
@@ -130,10 +130,10 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], 
 
     def go(name: str, out: str, **places: str) -> Path:
         outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
-        chosen = ["--name", name, "--negatives", "g", *outs] if name in ENTRIES else ["--study", name, "--out", out]
+        options = ["--name", name, "--negatives", "g", *outs] if name in ENTRIES else ["--study", name, "--out", out]
         known = {"round": "r", "round_state": "state", "embeddings": "embeddings", "tokens": "tokens", "corpus": "corpus"}
         paths = [part for kind, place in (known | places).items() for part in (f"--{kind.replace('_', '-')}", place)]
-        monkeypatch.setattr(sys, "argv", ["adore", *paths, *chosen])
+        monkeypatch.setattr(sys, "argv", ["adore", *paths, *options])
         import_module("tasks.adore.__main__").main()
         return project / out
 

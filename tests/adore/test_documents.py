@@ -36,9 +36,9 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 @pytest.fixture(scope="module")
 def vectors() -> np.ndarray:
     """Rows of all three shards are equal, and the best for some queries."""
-    found = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32) + 0.5
-    found[[299, 150, 160, 3]] = 2 * np.sign(found[3])
-    return found
+    rows = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32) + 0.5
+    rows[[299, 150, 160, 3]] = 2 * np.sign(rows[3])
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,8 @@ def test_a_gpu_finds_what_a_cpu_finds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     in_type(embeddings, dtype, tmp_path / "of")
-    here = Exact(open_embeddings(tmp_path / "of"), CPU, tmp_path)
-    scores, rows = here.search(queries, 20)
+    exact = Exact(open_embeddings(tmp_path / "of"), CPU, tmp_path)
+    scores, rows = exact.search(queries, 20)
     with fake_gpu():
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (room or 100, 2**30))
         monkeypatch.setattr(module, "rows_at_once", lambda *_: at_once)
@@ -100,37 +100,37 @@ def test_a_gpu_finds_what_a_cpu_finds(
         assert (documents.resident is None) == (room == 0)
         assert len(list(documents.blocks())) == (1 if room and (at_once > ROWS or dtype == "float16") else 3)
         for _ in range(2):  # the second time with what is known of the vectors
-            found = module.search_documents(documents, torch.from_numpy(queries).to(GPU), 20)
-            np.testing.assert_array_equal(found[1], rows)
-            np.testing.assert_allclose(found[0], scores, rtol=1e-5, atol=1e-6)
+            hits = module.search_documents(documents, torch.from_numpy(queries).to(GPU), 20)
+            np.testing.assert_array_equal(hits[1], rows)
+            np.testing.assert_allclose(hits[0], scores, rtol=1e-5, atol=1e-6)
         assert bool(documents.halved) == (room > 0), "what is read from disk is not kept in another form"
-        again = documents.scores(torch.from_numpy(queries).to(GPU), rows).cpu().numpy()
-        np.testing.assert_allclose(again, scores, rtol=1e-5, atol=1e-6)
-    said = capsys.readouterr().out
-    assert ("every step reads them from disk" in said) == (room == 0)
-    assert ("encode.dtype: float16" in said) == (room == 0 and dtype == "float32")
+        row_scores = documents.scores(torch.from_numpy(queries).to(GPU), rows).cpu().numpy()
+        np.testing.assert_allclose(row_scores, scores, rtol=1e-5, atol=1e-6)
+    output = capsys.readouterr().out
+    assert ("every step reads them from disk" in output) == (room == 0)
+    assert ("encode.dtype: float16" in output) == (room == 0 and dtype == "float32")
 
 
-@pytest.mark.parametrize(("dtype", "each"), [("float32", 6), ("float16", 2)])
+@pytest.mark.parametrize(("dtype", "bytes_per_number"), [("float32", 6), ("float16", 2)])
 def test_a_gpu_holds_vectors_that_take_half_of_its_free_memory(
-    dtype: str, each: int, embeddings: Embeddings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, bytes_per_number: int, embeddings: Embeddings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes of a number; of float32 with a copy in float16."""
+    """Bytes per number; float32 counts its float16 copy too."""
     stored = in_type(embeddings, dtype, tmp_path / "of")
     for short in (0, 2):
         with fake_gpu(), monkeypatch.context() as patch:
-            patch.setattr(torch.cuda, "mem_get_info", lambda *_, short=short: (2 * each * WIDTH * ROWS - short, 2**30))
+            patch.setattr(torch.cuda, "mem_get_info", lambda *_, short=short: (2 * bytes_per_number * WIDTH * ROWS - short, 2**30))
             patch.setattr(module, "rows_at_once", lambda *_: ROWS)
             assert (Exact(stored, GPU, tmp_path).resident is None) == (short > 0)
 
 
 def agree(documents: module.Documents, queries: np.ndarray) -> None:
-    """`scores` of what a search found are the search's own."""
+    """`scores` gives the rows that a search found the scores that the search gave."""
     scores, rows = documents.search(queries, 30)
-    found = rows >= 0
-    assert found.any()
-    again = documents.scores(torch.from_numpy(queries), rows).detach().numpy()
-    np.testing.assert_allclose(again[found], scores[found], rtol=1e-4, atol=1e-4)
+    is_row = rows >= 0
+    assert is_row.any()
+    row_scores = documents.scores(torch.from_numpy(queries), rows).detach().numpy()
+    np.testing.assert_allclose(row_scores[is_row], scores[is_row], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("at_once", [7, 10**6])
@@ -146,13 +146,13 @@ def test_exact_search_and_scores(
     products = queries @ vectors.T
     np.testing.assert_array_equal(exact.search(queries, 5)[1][:, :5], np.argsort(-products, axis=1, kind="stable")[:, :5])
     rows = np.array([[3, 299, 150, -1], [0, 1, 2, 151]])
-    asked = torch.from_numpy(queries[:2]).requires_grad_()
-    scores = exact.scores(asked, rows)
+    query_vectors = torch.from_numpy(queries[:2]).requires_grad_()
+    scores = exact.scores(query_vectors, rows)
     plain = [[float(sum(q * vectors[max(r, 0)])) for r in row] for q, row in zip(queries[:2].astype(np.float64), rows, strict=True)]
     np.testing.assert_allclose(scores.detach().numpy(), plain, rtol=1e-4, atol=1e-5)
     scores[0, 1].backward()
-    assert asked.grad is not None
-    np.testing.assert_array_equal(asked.grad.numpy(), np.stack([vectors[299], np.zeros(WIDTH, np.float32)]))
+    assert query_vectors.grad is not None
+    np.testing.assert_array_equal(query_vectors.grad.numpy(), np.stack([vectors[299], np.zeros(WIDTH, np.float32)]))
     assert exact.search(queries, 10**6)[1].max() == ROWS - 1  # more than there are is all there are
 
 
@@ -161,50 +161,50 @@ def test_exact_search_and_scores(
 def test_ranks_share_the_vectors_and_find_what_one_finds(
     ranks: int, at_once: int, embeddings: Embeddings, queries: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bits and all; of four ranks over three shards one has nothing."""
+    """Bit for bit; of four ranks over three shards, one has none."""
     monkeypatch.setattr(module, "ROWS", at_once)
     exact = Exact(embeddings, CPU, tmp_path)
-    wanted, rows = exact.search(queries, 20), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
-    asked = torch.from_numpy(queries[:2]).requires_grad_()
-    scores = exact.scores(asked, rows)
+    expected, rows = exact.search(queries, 20), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
+    query_vectors = torch.from_numpy(queries[:2]).requires_grad_()
+    scores = exact.scores(query_vectors, rows)
     scores.square().sum().backward()
 
     def rank(gang: Gang) -> tuple[int, tuple[np.ndarray, np.ndarray], torch.Tensor, torch.Tensor | None]:
-        shared, own = Shared(embeddings, CPU, tmp_path, gang), torch.from_numpy(queries[:2]).requires_grad_()
-        found, again = shared.search(queries, 20), shared.scores(own, rows)
-        again.square().sum().backward()
-        return len(shared.part.embeddings), found, again, own.grad
+        shared, rank_queries = Shared(embeddings, CPU, tmp_path, gang), torch.from_numpy(queries[:2]).requires_grad_()
+        hits, row_scores = shared.search(queries, 20), shared.scores(rank_queries, rows)
+        row_scores.square().sum().backward()
+        return len(shared.part.embeddings), hits, row_scores, rank_queries.grad
 
-    found = as_ranks(ranks, rank)
-    assert sum(size for size, *_ in found) == ROWS and max(size for size, *_ in found) < ROWS
-    for _, (best, at), again, gradient in found:
-        np.testing.assert_array_equal(at, wanted[1])
-        np.testing.assert_array_equal(best, wanted[0])
-        assert torch.equal(again, scores) and asked.grad is not None and gradient is not None
-        assert torch.equal(gradient, asked.grad)
+    outcomes = as_ranks(ranks, rank)
+    assert sum(size for size, *_ in outcomes) == ROWS and max(size for size, *_ in outcomes) < ROWS
+    for _, (best, best_rows), row_scores, gradient in outcomes:
+        np.testing.assert_array_equal(best_rows, expected[1])
+        np.testing.assert_array_equal(best, expected[0])
+        assert torch.equal(row_scores, scores) and query_vectors.grad is not None and gradient is not None
+        assert torch.equal(gradient, query_vectors.grad)
     everything = as_ranks(ranks, lambda gang: Shared(embeddings, CPU, tmp_path, gang).search(queries, 10**6))[0][1]
     assert (np.sort(everything[:, :ROWS], axis=1) == np.arange(ROWS)).all() and (everything[:, ROWS:] == -1).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: np.ndarray, dtype: str, tmp_path: Path) -> None:
-    """Bits and all, whichever type the vectors are held in."""
+    """Bit for bit, whichever type the vectors are held in."""
     stored, rows = in_type(embeddings, dtype, tmp_path / "of"), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
 
     def found(documents: module.Documents) -> list[np.ndarray]:
-        asked = torch.from_numpy(queries).to(GPU)
-        return [*module.search_documents(documents, asked, 20), documents.scores(asked[:2], rows).cpu().numpy()]
+        query_vectors = torch.from_numpy(queries).to(GPU)
+        return [*module.search_documents(documents, query_vectors, 20), documents.scores(query_vectors[:2], rows).cpu().numpy()]
 
     def rank(gang: Gang) -> list[np.ndarray]:
         with FakeGpu():  # a mode is of one thread
             return found(Shared(stored, GPU, tmp_path, gang))
 
     with fake_gpu():
-        wanted = found(Exact(stored, GPU, tmp_path))
+        expected = found(Exact(stored, GPU, tmp_path))
         for ranks in (2, 4):
             for ours in as_ranks(ranks, rank):
-                for one, other in zip(ours, wanted, strict=True):
-                    np.testing.assert_array_equal(one, other)
+                for array, expected_array in zip(ours, expected, strict=True):
+                    np.testing.assert_array_equal(array, expected_array)
 
 
 @pytest.mark.parametrize(
@@ -228,19 +228,19 @@ def test_what_an_index_finds_is_scored_by_the_uncompressed_vectors(
     index = built(embeddings, factory)
     documents = Rescored(index, Exact(embeddings, CPU, tmp_path))
     scores, rows = documents.search(queries, 30)
-    for found, top in zip(rows, index.search(queries, 30)[1], strict=True):
-        assert set(top) <= set(found)
-    asked = torch.from_numpy(queries).requires_grad_()
-    again = documents.scores(asked, rows)
-    for query, (found, given) in enumerate(zip(rows, again.detach().numpy(), strict=True)):
-        for row, score in zip(found, given, strict=True):
+    for query_rows, top in zip(rows, index.search(queries, 30)[1], strict=True):
+        assert set(top) <= set(query_rows)
+    query_vectors = torch.from_numpy(queries).requires_grad_()
+    row_scores = documents.scores(query_vectors, rows)
+    for query, (query_rows, query_scores) in enumerate(zip(rows, row_scores.detach().numpy(), strict=True)):
+        for row, score in zip(query_rows, query_scores, strict=True):
             assert score == pytest.approx(
                 sum(float(q) * float(v) for q, v in zip(queries[query], vectors[max(row, 0)], strict=True)), abs=1e-4
             )
-    assert not np.allclose(scores, again.detach().numpy(), atol=1e-2), "the index ranks by its codes"
-    again[0, 0].backward()
-    assert asked.grad is not None
-    np.testing.assert_array_equal(asked.grad[0].numpy(), vectors[rows[0, 0]])
+    assert not np.allclose(scores, row_scores.detach().numpy(), atol=1e-2), "the index ranks by its codes"
+    row_scores[0, 0].backward()
+    assert query_vectors.grad is not None
+    np.testing.assert_array_equal(query_vectors.grad[0].numpy(), vectors[rows[0, 0]])
 
 
 TRAINABLE = ["PQ2", "OPQ2,IVF1,PQ2x8", "OPQ2_4,PQ2", "PCA4,PQ2"]  # 256 centroids take a while to find
@@ -284,23 +284,23 @@ def test_centroids_of_a_former_training_are_searched_and_scored(embeddings: Embe
 
 @pytest.mark.parametrize("factory", TRAINABLE)
 def test_gradients_of_centroids_and_queries_by_hand(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
-    """s = sum over m of q'_m . c[m, code_m]: the gradient of a centroid is q'_m times how often its code is met, weighted."""
+    """s = sum over m of q'_m . c[m, code_m]: a centroid's gradient is q'_m times the weighted count of its code."""
     index = built(embeddings, factory)
     centroids = Centroids(index, CPU, "k")
     rows, weights = np.array([[3, 17, 3, 250]]), np.array([[1.0, -2.0, 0.5, 3.0]])
-    asked = torch.from_numpy(queries[:1]).requires_grad_()
-    (centroids.scores(asked, rows) * torch.from_numpy(weights)).sum().backward()
+    query_vectors = torch.from_numpy(queries[:1]).requires_grad_()
+    (centroids.scores(query_vectors, rows) * torch.from_numpy(weights)).sum().backward()
     rotated = queries[0] if centroids.rotation is None else centroids.rotation.numpy() @ queries[0]
     M, _, S = centroids.weight.shape
     expected = np.zeros(centroids.weight.shape)
     for row, weight in zip(rows[0], weights[0], strict=True):
         for m in range(M):
             expected[m, centroids.codes[row, m]] += weight * rotated[m * S : (m + 1) * S]
-    assert centroids.weight.grad is not None and asked.grad is not None
+    assert centroids.weight.grad is not None and query_vectors.grad is not None
     np.testing.assert_allclose(centroids.weight.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
     if factory not in ("OPQ2_4,PQ2", "PCA4,PQ2"):  # there the decoded vector lies in the smaller space
         decoded = [faiss_decoded(index, int(row)) for row in rows[0]]
-        np.testing.assert_allclose(asked.grad[0].numpy(), np.array(decoded).T @ weights[0], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(query_vectors.grad[0].numpy(), np.array(decoded).T @ weights[0], rtol=1e-3, atol=1e-3)
 
 
 def faiss_decoded(index: faiss.Index, row: int) -> np.ndarray:

@@ -24,28 +24,28 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
         trained.append({QUERY: set(sides[0].rows.tolist()), POSITIVE: set(), HARD: set()})
         return backward(sides, *rest)
 
-    def watch_loss(queries: Any, used: Any, corpus: Any, *rest: Any) -> Any:
-        for rows, grades in zip(used.rows.tolist(), used.grades.tolist(), strict=True):
+    def watch_loss(queries: Any, lists: Any, corpus: Any, *rest: Any) -> Any:
+        for rows, grades in zip(lists.rows.tolist(), lists.grades.tolist(), strict=True):
             for row, grade in zip(rows, grades, strict=True):
                 if row >= 0:
                     trained[-1][POSITIVE if grade else HARD].add(int(corpus.owners[row]))
-        return loss(queries, used, corpus, *rest)
+        return loss(queries, lists, corpus, *rest)
 
     monkeypatch.setattr(step, "cached_backward", watch_backward)
     monkeypatch.setattr(step, "list_loss", watch_loss)
-    elsewhere = [*small.elsewhere("adore@tower", "again"), "--negatives", "data/negatives/bm25"]
-    done = small.stage("adore@tower", *elsewhere)
-    assert done.status == 0, done
+    arguments = [*small.elsewhere("adore@tower", "again"), "--negatives", "data/negatives/bm25"]
+    result = small.stage("adore@tower", *arguments)
+    assert result.status == 0, result
     paths = {name: small.folder / f"data/{name}" for name in ("tokens", "corpus")} | {"negatives": small.folder / "data/negatives/bm25"}
-    found = exposure.replay(paths, validate(Adore, values, "adore"), tmp_path)
-    replayed = [{role: set(ordinals.tolist()) for role, ordinals in roles.items()} for _, roles in found.steps]
-    assert len(replayed) == len(trained) == found.total == 3
-    for told, was in zip(replayed, trained, strict=True):
-        assert told[QUERY] == was[QUERY]
-        assert told[POSITIVE] == was[POSITIVE], "one a query: retrieved, or appended"
+    replay = exposure.replay(paths, validate(Adore, values, "adore"), tmp_path)
+    replayed = [{role: set(ordinals.tolist()) for role, ordinals in roles.items()} for _, roles in replay.steps]
+    assert len(replayed) == len(trained) == replay.total == 3
+    for replayed_step, trained_step in zip(replayed, trained, strict=True):
+        assert replayed_step[QUERY] == trained_step[QUERY]
+        assert replayed_step[POSITIVE] == trained_step[POSITIVE], "one a query: retrieved, or appended"
         if lists == "retrieved":
-            assert told[HARD] == set()
-            assert was[HARD] <= set(found.beside[SEARCHED].tolist())
+            assert replayed_step[HARD] == set()
+            assert trained_step[HARD] <= set(replay.beside[SEARCHED].tolist())
         else:
-            assert told[HARD] == was[HARD]
-    assert (SEARCHED in found.beside) == (lists == "retrieved")
+            assert replayed_step[HARD] == trained_step[HARD]
+    assert (SEARCHED in replay.beside) == (lists == "retrieved")

@@ -1,4 +1,4 @@
-"""An index that comes with the round's encoder: it takes the same documents as it did, and others as JPQ's authors add them."""
+"""An index that comes with the round's encoder: the same documents make the same index, and others are added as JPQ's authors add them."""
 
 import json
 import shutil
@@ -34,12 +34,12 @@ def jpq(run: Run, project: Path) -> dict[str, str]:
 
 
 def test_the_same_documents_make_the_same_index(run: Run, project: Path, jpq: dict[str, str]) -> None:
-    first, again = project / "given/jpq", run("again", "given/again", **jpq)
-    assert folder_digest(again / "index") == folder_digest(first / "index"), "codes, trained centroids, and what was learned"
-    assert folder_digest(again / "encoder") == folder_digest(first / "encoder")
-    assert {file.name for file in (again / "state").iterdir()} == {"state.json", KNOWN, LEARNED}
-    assert json.loads((again / "curves/round.json").read_text()) == {"steps": 0}
-    assert json.loads((again / "index/index.json").read_text())["trained"]
+    first, second = project / "given/jpq", run("again", "given/again", **jpq)
+    assert folder_digest(second / "index") == folder_digest(first / "index"), "codes, trained centroids, and what was learned"
+    assert folder_digest(second / "encoder") == folder_digest(first / "encoder")
+    assert {file.name for file in (second / "state").iterdir()} == {"state.json", KNOWN, LEARNED}
+    assert json.loads((second / "curves/round.json").read_text()) == {"steps": 0}
+    assert json.loads((second / "index/index.json").read_text())["trained"]
 
 
 def test_other_documents_get_the_codes_of_untrained_centroids_and_the_scores_of_trained_ones(
@@ -55,8 +55,8 @@ def test_other_documents_get_the_codes_of_untrained_centroids_and_the_scores_of_
     untrained = faiss.vector_to_array(plain.pq.centroids).reshape(2, 256, -1) + plain.quantizer.reconstruct(0).reshape(2, 1, -1)
     trained = load_file(out / "index" / LEARNED)["centroids"]
     assert np.abs(trained - untrained).max() > 0.01
-    for one in (index, before):
-        one.make_direct_map()
+    for each in (index, before):
+        each.make_direct_map()
     decoded = np.stack([index.reconstruct(row) for row in range(len(vectors))]).reshape(len(vectors), 2, -1)
     for m in range(2):
         far_RC, off_RC = (
@@ -75,8 +75,8 @@ def test_other_documents_get_the_codes_of_untrained_centroids_and_the_scores_of_
 def test_a_further_training_starts_from_the_trained_centroids(run: Run, project: Path, jpq: dict[str, str]) -> None:
     out = run("further", "given/further", **jpq)
     before, after = (load_file(folder / "index" / LEARNED) for folder in (project / "given/jpq", out))
-    moved = np.abs(after["centroids"] - before["centroids"]).max()
-    assert 0 < moved < 1.1e-5, "two steps of at most 5e-6"
+    largest_change = np.abs(after["centroids"] - before["centroids"]).max()
+    assert 0 < largest_change < 1.1e-5, "two steps of at most 5e-6"
     assert (after["index"] == before["index"]).all(), "the codes' own centroids stay"
 
 

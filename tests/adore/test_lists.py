@@ -19,13 +19,13 @@ def ones(*known: np.ndarray) -> list[np.ndarray]:
     return [np.ones(len(documents), dtype=np.float32) for documents in known]
 
 
-def itself(wanted: list[np.ndarray]) -> list[np.ndarray]:
-    return wanted
+def itself(documents: list[np.ndarray]) -> list[np.ndarray]:
+    return documents
 
 
-def complete(found: list[int], positives: list[int], missing: str, seed: int = 0) -> list[tuple[int, bool]]:
+def complete(rows: list[int], positives: list[int], missing: str, seed: int = 0) -> list[tuple[int, bool]]:
     known, rng = [ints(*positives)], np.random.default_rng(seed)
-    lists = complete_lists(ints(*found)[None], OWNERS, known, known, itself, missing, rng, ones(*known))  # type: ignore[arg-type]
+    lists = complete_lists(ints(*rows)[None], OWNERS, known, known, itself, missing, rng, ones(*known))  # type: ignore[arg-type]
     return [(row, mark) for row, mark in zip(lists.rows[0].tolist(), lists.positive[0].tolist(), strict=True) if row >= 0]
 
 
@@ -63,7 +63,14 @@ def test_passages_are_judged_by_their_document() -> None:
     owners = np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)
     known, rng = [ints(1)], np.random.default_rng(0)
     lists = complete_lists(
-        ints(5, 1)[None], owners, known, known, lambda wanted: [documents * 2 + 1 for documents in wanted], "drhard", rng, ones(*known)
+        ints(5, 1)[None],
+        owners,
+        known,
+        known,
+        lambda document_lists: [documents * 2 + 1 for documents in document_lists],
+        "drhard",
+        rng,
+        ones(*known),
     )
     assert lists.rows.tolist() == [[5, 1, 3]] and lists.positive.tolist() == [[False, False, True]]
 
@@ -84,8 +91,8 @@ def test_best_documents_equal_a_plain_ranking() -> None:
                 if r >= 0:
                     top[owners[r]] = max(top.get(owners[r], -1.0), s)
             expected = sorted(top, key=lambda d: (-top[d], -place[d]))[:depth]
-            got = [owners[r] for r in best[b].tolist() if r >= 0]
-            assert got == expected and best[b].tolist()[len(got) :] == [-1] * (depth - len(got))
+            actual = [owners[r] for r in best[b].tolist() if r >= 0]
+            assert actual == expected and best[b].tolist()[len(actual) :] == [-1] * (depth - len(actual))
             by_row = dict(zip(row, scores[b], strict=True))
             assert [by_row[r] for r in best[b].tolist() if r >= 0] == [top[d] for d in expected]
 
@@ -96,20 +103,20 @@ def test_unranked_lists_hold_every_positive_and_no_positive_twice() -> None:
     assert lists.positive.tolist() == [[True, True, False, False], [True, False, False, False]]
     assert lists.valid.tolist() == [[True] * 4, [True, False, False, False]]
     assert lists.rows[1].tolist() == [9, -1, -1, -1]
-    one = unranked_lists([ints(9), ints()], [ints(9)] * 2, [ints()] * 2, itself, ones(ints(9), ints(9)))
-    assert (one.rows.tolist(), one.grades.tolist()) == ([[9], [-1]], [[1], [0]])
+    result = unranked_lists([ints(9), ints()], [ints(9)] * 2, [ints()] * 2, itself, ones(ints(9), ints(9)))
+    assert (result.rows.tolist(), result.grades.tolist()) == ([[9], [-1]], [[1], [0]])
 
 
 def test_measures_by_hand() -> None:
-    found = np.array([[1, 2, 3, 4], [5, 6, 7, -1], [8, 9, 10, 11]])
-    figures = search_metrics(found, OWNERS, [ints(2, 4), ints(0), ints(11)], cut=3)
+    rows = np.array([[1, 2, 3, 4], [5, 6, 7, -1], [8, 9, 10, 11]])
+    figures = search_metrics(rows, OWNERS, [ints(2, 4), ints(0), ints(11)], cut=3)
     assert figures == pytest.approx({"mrr_3": (1 / 2 + 0 + 0) / 3, "hit_3": 1 / 3, "recall": (1 + 0 + 1) / 3})
 
 
 def test_overlap_by_hand() -> None:
     lists = unranked_lists([ints(0), ints(5)], [ints(0), ints(5)], [ints(1, 2, 9), ints(6)], itself, ones(ints(0), ints(5)))
-    found = np.array([[0, 1, 2, 3], [7, 8, -1, -1]])  # of query 0 the dynamic negatives are 1, 2, 3: two of three; of query 1 none of two
-    assert overlap(lists, found, OWNERS, [ints(0), ints(5)]) == pytest.approx((2 / 3 + 0) / 2)
+    rows = np.array([[0, 1, 2, 3], [7, 8, -1, -1]])  # of query 0 the dynamic negatives are 1, 2, 3: two of three; of query 1 none of two
+    assert overlap(lists, rows, OWNERS, [ints(0), ints(5)]) == pytest.approx((2 / 3 + 0) / 2)
     assert overlap(lists, np.array([[0], [5]]), OWNERS, [ints(0), ints(5)]) == 1.0
     first = unranked_lists([ints(5)], [ints(5)], [ints(0, 1)], itself, ones(ints(5)))
     assert overlap(first, np.array([[0, 2, 5]]), OWNERS, [ints(5)]) == 0.5, "row 0 is a document, not padding"
@@ -120,16 +127,16 @@ def test_figures_of_a_search_equal_plain_python() -> None:
     draw = random.Random(2)
     for _ in range(200):
         owners = sorted([*range(5), *(draw.randrange(5) for _ in range(3))])
-        of = [[next(row for row in draw.sample(range(8), 8) if owners[row] == d) for d in draw.sample(range(5), 4)] for _ in range(3)]
-        found = [(rows[: draw.randint(1, 4)] + [-1] * 3)[:4] for rows in of]
-        known = [draw.sample(range(5), draw.randint(1, 3)) for _ in found]
-        negatives = [draw.sample(range(5), draw.randint(0, 4)) for _ in found]
+        orders = [[next(row for row in draw.sample(range(8), 8) if owners[row] == d) for d in draw.sample(range(5), 4)] for _ in range(3)]
+        retrieved = [(rows[: draw.randint(1, 4)] + [-1] * 3)[:4] for rows in orders]
+        known = [draw.sample(range(5), draw.randint(1, 3)) for _ in retrieved]
+        negatives = [draw.sample(range(5), draw.randint(0, 4)) for _ in retrieved]
         firsts = np.array([owners.index(d) for d in range(5)])
-        as_rows = lambda wanted, firsts=firsts: [firsts[documents] for documents in wanted]  # noqa: E731
-        positives, given = [ints(*own) for own in known], [ints(*own) for own in negatives]
-        lists = unranked_lists(positives, positives, given, as_rows, ones(*positives))
+        as_rows = lambda document_lists, firsts=firsts: [firsts[documents] for documents in document_lists]  # noqa: E731
+        positives, negative_lists = [ints(*own) for own in known], [ints(*own) for own in negatives]
+        lists = unranked_lists(positives, positives, negative_lists, as_rows, ones(*positives))
         mrr, hits, recalls, shares = [], [], [], []
-        for rows, own, others in zip(found, known, negatives, strict=True):
+        for rows, own, others in zip(retrieved, known, negatives, strict=True):
             documents = [owners[row] for row in rows if row >= 0]
             places = [n for n, d in enumerate(documents[:2], 1) if d in own]
             mrr.append(1 / places[0] if places else 0)
@@ -137,10 +144,10 @@ def test_figures_of_a_search_equal_plain_python() -> None:
             recalls.append(len(set(documents) & set(own)) / len(own))
             if dynamic := set(documents) - set(own):
                 shares.append(len(dynamic & set(others)) / len(dynamic))
-        figures = search_metrics(np.array(found), np.array(owners, dtype=np.int32), positives, cut=2)
+        figures = search_metrics(np.array(retrieved), np.array(owners, dtype=np.int32), positives, cut=2)
         assert figures == pytest.approx({"mrr_2": np.mean(mrr), "hit_2": np.mean(hits), "recall": np.mean(recalls)})
-        wanted = np.mean(shares) if shares else 1
-        assert overlap(lists, np.array(found), np.array(owners, dtype=np.int32), positives) == pytest.approx(wanted)
+        expected = np.mean(shares) if shares else 1
+        assert overlap(lists, np.array(retrieved), np.array(owners, dtype=np.int32), positives) == pytest.approx(expected)
 
 
 def test_a_document_with_the_text_of_a_positive_is_labelled_like_it() -> None:

@@ -23,8 +23,8 @@ def draw(seed: int) -> Case:
         scores.append([rng.choice([rng.uniform(-1, 1), 0.5, -0.25]) * spread for _ in range(length)])
         most = rng.choice([1, 1, 3])  # the largest grade
         labels.append([rng.randint(1, most) * (rng.random() < rng.choice([0.0, 0.2, 0.6, 1.0])) for _ in range(length)])
-        found = [grade for grade in labels[-1] if grade] + [rng.randint(1, most) for _ in range(rng.randint(0, 2))]
-        known.append(found or [1])
+        grades = [grade for grade in labels[-1] if grade] + [rng.randint(1, most) for _ in range(rng.randint(0, 2))]
+        known.append(grades or [1])
     return scores, labels, known
 
 

@@ -1,4 +1,4 @@
-"""What an entry of `adore` may not say, and how many steps it makes."""
+"""What an entry of `adore` must not contain, and how many steps it takes."""
 
 import re
 
@@ -23,7 +23,7 @@ def test_the_shortest_entry_is_adore_as_released() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("values", "words"),
     [
         ({"cut": 0}, "cut 0: every pair would have weight 0"),
         ({"cut": -3}, "every pair would have weight 0"),
@@ -41,10 +41,10 @@ def test_the_shortest_entry_is_adore_as_released() -> None:
         ({"refine": 1}, "refine: unknown key"),
     ],
 )
-def test_refusals(more: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words) as refused:
-        validate(Adore, GIVEN | more, "adore.a")
-    assert "\n" not in str(refused.value) and str(refused.value).startswith("adore.a")
+def test_refusals(values: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        validate(Adore, GIVEN | values, "adore.a")
+    assert "\n" not in str(refusal.value) and str(refusal.value).startswith("adore.a")
 
 
 @pytest.mark.parametrize("index", TRAINED)
@@ -56,9 +56,9 @@ def test_compressed_indexes_are_scored_as_their_papers_say() -> None:
     ltre = validate(Adore, GIVEN | {"index": "PQ2"}, "adore.a")
     jpq = validate(Adore, GIVEN | {"index": "PQ2", "centroids": True}, "adore.a")
     assert [(entry.scored, entry.handling) for entry in (ltre, jpq)] == [("exact", "drhard"), ("decoded", "jpq")]
-    said = {"index": "PQ2", "scores": "decoded", "missing": "ltre"}
-    own = validate(Adore, GIVEN | said, "adore.a")
-    assert (own.scored, own.handling) == ("decoded", "ltre")
+    values = {"index": "PQ2", "scores": "decoded", "missing": "ltre"}
+    params = validate(Adore, GIVEN | values, "adore.a")
+    assert (params.scored, params.handling) == ("decoded", "ltre")
     assert validate(Study, {"round": "star", "factories": ["PQ2"]}, "study.s").scored == "exact"
 
 
@@ -84,7 +84,7 @@ def test_steps(batch_queries: int, epochs: float, steps: int) -> None:
     ],
 )
 def test_a_study_refuses_what_it_cannot_measure(measures: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as refusal:
         validate(Study, {"round": "star", "factories": ["Flat"], "measures": measures}, "study.s")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
     assert validate(Study, {"round": "star", "factories": ["Flat"], "measures": ["R@101"], "serve_depth": 101}, "study.s")

@@ -24,7 +24,7 @@ ROWS, QUERIES = 400, 6
 
 
 class Ties:
-    """An index whose passages all score the same: which are found depends on who searches."""
+    """An index whose passages all score the same: which ones are found depends on the rank that searches."""
 
     def __init__(self, first: int) -> None:
         self.first, self.asked = first, 0
@@ -44,9 +44,9 @@ def test_every_rank_has_the_lists_of_the_first() -> None:
         corpus = make_corpus(ties, np.arange(ROWS, dtype=np.int32), np.arange(ROWS), 5, gang)
         return corpus.found(torch.zeros(2, 4)).tolist(), ties.asked
 
-    (wanted, asked), *others = as_ranks(3, rank)
-    assert asked == 1 and {row for rows in wanted for row in rows} <= set(range(100))
-    assert others == [(wanted, 0)] * 2
+    (lists, searches), *others = as_ranks(3, rank)
+    assert searches == 1 and {row for rows in lists for row in rows} <= set(range(100))
+    assert others == [(lists, 0)] * 2
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -59,12 +59,12 @@ def test_gradients_of_tower_and_centroids_add_up(ranks: int, tiny_encoder: Path,
     index.train(vectors)
     index.add(vectors)
     queries = tokens_of([4, 9, 3, 5, 7, 6], 1)
-    asked = np.arange(QUERIES)
-    positives = lists_of(asked, 7 * asked, QUERIES, np.ones(QUERIES, dtype=np.float32))
-    data = Data(asked, positives, None, ROWS, positives)
+    numbers = np.arange(QUERIES)
+    positives = lists_of(numbers, 7 * numbers, QUERIES, np.ones(QUERIES, dtype=np.float32))
+    data = Data(numbers, positives, None, ROWS, positives)
     params = Adore(round="a", negatives="none", index="PQ4", centroids=True, depth=30, batch_queries=QUERIES)
     params = params.model_copy(update={"batch_tokens": 18})  # two texts or three, which no user may have: several chunks
-    others = [tower, *(copy.deepcopy(tower) for _ in range(ranks))]
+    towers = [tower, *(copy.deepcopy(tower) for _ in range(ranks))]
 
     def step(own: Encoder, gang: Gang | None = None) -> tuple[float, list[torch.Tensor]]:
         centroids = Centroids(faiss.clone_index(index), CPU, "adore.a.index")
@@ -79,9 +79,9 @@ def test_gradients_of_tower_and_centroids_add_up(ranks: int, tiny_encoder: Path,
             gang.sum_gradients(weights)
         return loss, [weight.grad for weight in weights if weight.grad is not None]
 
-    loss, expected = step(others[0])
+    loss, expected = step(towers[0])
     assert len(expected) > 30 and float(expected[0].abs().sum()) > 0
-    for found_loss, found in as_ranks(ranks, lambda gang: step(others[1 + gang.rank], gang)):
-        assert found_loss == pytest.approx(loss, rel=1e-6) and len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
+    for rank_loss, gradients in as_ranks(ranks, lambda gang: step(towers[1 + gang.rank], gang)):
+        assert rank_loss == pytest.approx(loss, rel=1e-6) and len(gradients) == len(expected)
+        for ours, theirs in zip(gradients, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6 * float(expected[0].abs().max()))

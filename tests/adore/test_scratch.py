@@ -1,4 +1,4 @@
-"""What an entry's unfinished work is known by."""
+"""What identifies an entry's unfinished work."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -20,11 +20,11 @@ def test_other_near_duplicates_are_other_work(tmp_path: Path, monkeypatch: pytes
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     folders = {name: Path(name) for name in ("embeddings", "tokens", "corpus")}
-    given = Namespace(round=Path("r"), round_state=None, negatives=Path("g"), **folders)
+    arguments = Namespace(round=Path("r"), round_state=None, negatives=Path("g"), **folders)
     ranks: Any = SimpleNamespace(machine=SimpleNamespace(dtype="float32", hardware="cpu"), counted=[])
     params = validate(Adore, {"round": "r", "negatives": "none"}, "adore.a")
-    found = [scratch_of(given, params, "adore.a", ranks)]
+    scratch_folders = [scratch_of(arguments, params, "adore.a", ranks)]
     for groups in ([0, 1], [0, 0]):
         np.save(Path("tokens/documents") / SAME, np.array(groups))
-        found.append(scratch_of(given, params, "adore.a", ranks))
-    assert len(set(found)) == 3
+        scratch_folders.append(scratch_of(arguments, params, "adore.a", ranks))
+    assert len(set(scratch_folders)) == 3

@@ -56,12 +56,12 @@ def test_list_of_every_step_equals_brute_force(run: Callable[[str, str], Path], 
 
     def found(self: step_module.Corpus, queries_BD: torch.Tensor) -> np.ndarray:
         rows = real(self, queries_BD)
-        for query, listed in zip(queries_BD.detach().numpy().astype(np.float64), rows, strict=True):
+        for query, actual in zip(queries_BD.detach().numpy().astype(np.float64), rows, strict=True):
             best: dict[int, float] = {}
             for row, vector in enumerate(vectors):
                 best[owners[row]] = max(best.get(owners[row], -9.0), float(query @ vector))
             expected = sorted(best, key=lambda d: (best[d], ids[d]), reverse=True)[:DEPTH]
-            assert [owners[row] for row in listed.tolist()] == expected
+            assert [owners[row] for row in actual.tolist()] == expected
         seen.append(queries_BD.detach().numpy())
         return rows
 
@@ -87,8 +87,8 @@ def test_killed_and_resumed_equals_undisturbed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also where the loss of power that killed it cut a file in its scratch folder."""
-    whole = run(name, f"{name}{harmed}/whole")
+    """Also if the power failure that killed it truncated a file in its scratch folder."""
+    undisturbed = run(name, f"{name}{harmed}/whole")
     remove_finished()
     real = work.make_step
 
@@ -110,10 +110,10 @@ def test_killed_and_resumed_equals_undisturbed(
     for file in project.glob(f".retemper/scratch/*/*/{harmed}") if harmed else ():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     capsys.readouterr()
-    again = run(name, f"{name}{harmed}/killed")
+    resumed = run(name, f"{name}{harmed}/killed")
     assert ("resuming from step 6" in capsys.readouterr().out) == (harmed in ("", "index.faiss", "trained_index.safetensors"))
     for out in OUTS:
-        assert folder_digest(whole / out) == folder_digest(again / out), out
+        assert folder_digest(undisturbed / out) == folder_digest(resumed / out), out
     remove_finished()
     assert not list(project.glob(".retemper/scratch/*/*")), "scratch is marked as done with"
 
@@ -183,18 +183,18 @@ def test_copies_of_positives_reach_the_lists(
     qrels = project / "corpus/qrels/train.parquet"
     twin = int(read_data(tokens["queries/train"], tokens["documents"], qrels, None, DEPTH, copied).positives.of(0)[0])
 
-    def same_texts(asked: Tokens, of: Ints) -> SameTexts:
-        members = np.union1d(of, [0]) if len(asked.ids()) == DOCUMENTS else np.unique(of)
-        return SameTexts(members, np.where(members == twin, 0, members) if len(asked.ids()) == DOCUMENTS else members)
+    def same_texts(tokens: Tokens, rows: Ints) -> SameTexts:
+        members = np.union1d(rows, [0]) if len(tokens.ids()) == DOCUMENTS else np.unique(rows)
+        return SameTexts(members, np.where(members == twin, 0, members) if len(tokens.ids()) == DOCUMENTS else members)
 
     monkeypatch.setattr(data_module, "same_texts", same_texts)
     read = read_data(tokens["queries/train"], tokens["documents"], qrels, None, DEPTH, copied)
     assert {0, twin} <= set(read.known.of(0).tolist()) and 0 not in read.positives.of(0)
     real, seen = getattr(step_module, function), list[list[int]]()
 
-    def spied(*given: Any) -> Any:
-        seen.extend(own.tolist() for own in given[3 if function == "complete_lists" else 1])
-        return real(*given)
+    def spied(*arguments: Any) -> Any:
+        seen.extend(own.tolist() for own in arguments[3 if function == "complete_lists" else 1])
+        return real(*arguments)
 
     monkeypatch.setattr(step_module, function, spied)
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # another test's, which has no step left to do
@@ -225,8 +225,8 @@ def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], 
     index = faiss.read_index(str(out / "index" / "index.faiss"))
     plain = faiss.deserialize_index(faiss.serialize_index(INDEXES["IVF1,PQ2x8"]))
     start = faiss.vector_to_array(plain.pq.centroids).reshape(2, 256, -1) + plain.quantizer.reconstruct(0).reshape(2, 1, -1)
-    moved = np.abs(faiss.vector_to_array(index.pq.centroids) - start.ravel())
-    assert 0.01 < moved.max() < 0.1  # nine steps of AdamW at 1e-2 or less, from the folded centroids
+    changes = np.abs(faiss.vector_to_array(index.pq.centroids) - start.ravel())
+    assert 0.01 < changes.max() < 0.1  # nine steps of AdamW at 1e-2 or less, from the folded centroids
     assert not index.quantizer.reconstruct(0).any()
 
 
@@ -240,9 +240,9 @@ def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], 
     ],
 )
 def test_mistakes_are_one_line(name: str, words: str, run: Callable[[str, str], Path], project: Path) -> None:
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as refusal:
         run(name, "mistake")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
     assert not any((project / "mistake" / out).exists() for out in OUTS)
 
 
@@ -255,8 +255,8 @@ def test_depth_beyond_the_corpus_retrieves_all_of_it(run: Callable[[str, str], P
 def test_short_lists_are_told_once(run: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     run("ivf", "enough")
     run("short", "few")
-    (told,) = [line for line in capsys.readouterr().out.splitlines() if "too few" in line]
-    assert told.startswith("adore short (cpu, float32): ") and told.endswith("raise nprobe (1 of 50 inverted lists probed)")
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if "too few" in line]
+    assert warning.startswith("adore short (cpu, float32): ") and warning.endswith("raise nprobe (1 of 50 inverted lists probed)")
 
 
 def test_study_tabulates_train_index_by_serve_index(run: Callable[[str, str], Path], project: Path) -> None:
@@ -269,17 +269,17 @@ def test_study_tabulates_train_index_by_serve_index(run: Callable[[str, str], Pa
     towers, tokens = load_towers(project / "r"), open_tokens(project / "tokens" / "queries" / "dev")
     embeddings = open_embeddings(project / "embeddings")
     vectors, owners = np.concatenate([block for _, block in embeddings.blocks()]), embeddings.owners()
-    asked = encode(towers.query, tokens, np.arange(QUERIES), 4096, CPU)
+    query_vectors = encode(towers.query, tokens, np.arange(QUERIES), 4096, CPU)
     judged = load_qrels(project / "corpus" / "qrels" / "dev.parquet", "dev", 2)
     rankings = {}
     total = 0.0
-    for number, query in enumerate(asked):
+    for number, query in enumerate(query_vectors):
         ranking = list(dict.fromkeys(owners[np.argsort(-(vectors @ query), kind="stable")].tolist()))[:20]
         rankings[f"q{number:03}"] = [f"d{d:03}" for d in ranking]
         hits = [rank for rank, d in enumerate(ranking[:10], 1) if judged[f"q{number:03}"].get(f"d{d:03}", 0) >= 2]
         total += 1 / hits[0] if hits else 0.0
     assert table["cells"][0]["RR@10"] == pytest.approx(total / QUERIES, abs=1e-6)
     measures = ["RR@10", "R@20"]
-    wanted = means(measures, per_query(parse(measures, 2), judged, rankings))
-    assert {name: table["cells"][0][name] for name in measures} == pytest.approx(wanted, abs=1e-6), "as evaluate measures"
+    expected = means(measures, per_query(parse(measures, 2), judged, rankings))
+    assert {name: table["cells"][0][name] for name in measures} == pytest.approx(expected, abs=1e-6), "as evaluate measures"
     assert "RR@10 on dev, trained over (rows) x served (columns)" in (out / "table.md").read_text()

@@ -49,9 +49,9 @@ def test_the_best_passages_of_documents(at_once: int, monkeypatch: pytest.Monkey
     vectors[2] = vectors[0]  # of equal passages the first
     documents = Documents(vectors)
     best = make_corpus(documents, OWNERS, np.arange(4), 4).best_rows(torch.from_numpy(queries))
-    wanted = [[2, 0], [], [1], [3, 2, 1, 0, 2]]
-    found = best([np.array(own, dtype=np.int64) for own in wanted])
-    for query, own, rows in zip(queries, wanted, found, strict=True):
+    lists = [[2, 0], [], [1], [3, 2, 1, 0, 2]]
+    best_rows = best([np.array(own, dtype=np.int64) for own in lists])
+    for query, own, rows in zip(queries, lists, best_rows, strict=True):
         plain = [max(np.flatnonzero(owner == OWNERS).tolist(), key=lambda row, q=query: (float(q @ vectors[row]), -row)) for owner in own]
         assert rows.tolist() == plain and rows.dtype == np.int64
     assert max(documents.asked) <= max(at_once, 10) and len(documents.asked) == (1 if at_once == 1000 else 4)
@@ -71,16 +71,18 @@ def test_documents_of_one_passage_are_not_scored() -> None:
 
 def test_the_number_of_documents_that_a_query_finds_is_passed_on() -> None:
     """Three documents at most, of which the first is row 0; a deeper list has all of them."""
-    heard = list[list[int]]()
+    search_counts = list[list[int]]()
     owners, vectors = np.array([0, 0, 1, 2], dtype=np.int32), np.array([[1, 0], [2, 0], [0, 1], [1, 1]], dtype=np.float32)
     corpus = make_corpus(Found(vectors), owners, np.arange(3), 10)
-    corpus = replace(corpus, on_search=lambda counts: heard.append(counts.tolist()))
-    found = corpus.found(torch.tensor([[2.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]))
-    assert found.tolist() == [[1, 3, -1], [3, 1, 2], [-1, -1, -1]] and heard == [[2, 3, 0]]
+    corpus = replace(corpus, on_search=lambda counts: search_counts.append(counts.tolist()))
+    rows = corpus.found(torch.tensor([[2.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]))
+    assert rows.tolist() == [[1, 3, -1], [3, 1, 2], [-1, -1, -1]] and search_counts == [[2, 3, 0]]
     corpus.found(torch.tensor([[-1.0, 2.0], [2.0, -3.0]]))
-    assert heard[1:] == [[2, 1]]
-    alone = replace(make_corpus(Found(vectors[:1]), owners[:1], np.arange(1), 2), on_search=lambda counts: heard.append(counts.tolist()))
-    assert alone.found(torch.tensor([[1.0, 0.0]])).tolist() == [[0]] and heard[2:] == [[1]], "row 0 is a document"
+    assert search_counts[1:] == [[2, 1]]
+    single = replace(
+        make_corpus(Found(vectors[:1]), owners[:1], np.arange(1), 2), on_search=lambda counts: search_counts.append(counts.tolist())
+    )
+    assert single.found(torch.tensor([[1.0, 0.0]])).tolist() == [[0]] and search_counts[2:] == [[1]], "row 0 is a document"
 
 
 QUERIES = tokens_of([4, 9, 3, 5, 7, 6], 1)
@@ -96,17 +98,17 @@ def data_of(positives: dict[int, dict[int, int]], negatives: dict[int, list[int]
     """Grades of each query's positives, and given negatives."""
     q, d, grades = (np.array(column) for column in zip(*((q, d, g) for q, own in positives.items() for d, g in own.items()), strict=True))
     lists = lists_of(q, d, len(QUERIES), grades.astype(np.float32))
-    given = None
+    ranked = None
     if negatives is not None:
-        given = lists_of(*(np.array(column) for column in zip(*((q, d) for q, own in negatives.items() for d in own), strict=True)), 6)
-    return Data(np.flatnonzero(lists.counts), lists, given, 5, lists)
+        ranked = lists_of(*(np.array(column) for column in zip(*((q, d) for q, own in negatives.items() for d in own), strict=True)), 6)
+    return Data(np.flatnonzero(lists.counts), lists, ranked, 5, lists)
 
 
 GRADED = {0: {2: 1}, 1: {0: 2, 3: 1, 4: 3}, 2: {1: 1}, 4: {3: 2, 4: 1}, 5: {0: 1}}  # query 3 has none
 
 
 class Found(Documents):
-    """A search that finds the rows of vectors of positive score alone."""
+    """A search that finds only the rows with a positive score."""
 
     def search(self, queries_BD: np.ndarray, _: int) -> tuple[np.ndarray, np.ndarray]:
         scores = queries_BD @ self.vectors.T
@@ -149,13 +151,13 @@ def test_refreshed_lists_are_those_of_each_query_by_the_tower_without_dropout(
 ) -> None:
     """Of seven steps over five queries, four at a time: a query comes in several epochs. A list may be shorter than others."""
     monkeypatch.setattr(module, "QUERY_BLOCK", block)
-    corpus, wanted = corpus_of(tower)
-    assert len({len(found) for found in wanted}) > 1
+    corpus, expected = corpus_of(tower)
+    assert len({len(documents) for documents in expected}) > 1
     data, params = data_of(GRADED), adore(lists="refreshed", refresh=5, steps=7)
     lists = Unretrieved(tower, QUERIES, data, corpus, params, tmp_path, CPU)
     for step in range(7):
         batch = batch_of(data, params, step)
-        assert [found.tolist() for found in lists.of(step, batch)] == [wanted[query] for query in batch], step
+        assert [documents.tolist() for documents in lists.of(step, batch)] == [expected[query] for query in batch], step
     assert tower.training and len(np.load(tmp_path / "lists-5.npy")) == 2 * 4, "no more than the training's last steps"
 
 
@@ -175,7 +177,7 @@ def test_other_lists_are_empty_drawn_by_the_step_or_given(tower: Encoder, tmp_pa
 
 def test_a_drawn_step_has_the_positives_and_grades_of_its_queries() -> None:
     data, params = data_of(GRADED), adore(lists="retrieved")
-    data = Data(data.queries, data.positives, None, 5, data_of({q: own | {1: 1} for q, own in GRADED.items()}).positives)
+    data = Data(data.queries, data.positives, None, 5, data_of({q: query_grades | {1: 1} for q, query_grades in GRADED.items()}).positives)
     for step in range(4):
         drawn = draw(data, params, step)
         assert drawn.queries.tolist() == batch_of(data, params, step).tolist()
@@ -184,9 +186,11 @@ def test_a_drawn_step_has_the_positives_and_grades_of_its_queries() -> None:
         for query, positives, known, labels, grades in zip(
             drawn.queries.tolist(), drawn.positives, drawn.known, drawn.labels, drawn.grades.tolist(), strict=True
         ):
-            own = GRADED[query]
-            assert dict(zip(positives.tolist(), grades, strict=False)) == own and grades[len(own) :] == [0] * (most - len(own))
-            assert dict(zip(known.tolist(), labels.tolist(), strict=True)) == own | {1: 1}
+            query_grades = GRADED[query]
+            assert dict(zip(positives.tolist(), grades, strict=False)) == query_grades and grades[len(query_grades) :] == [0] * (
+                most - len(query_grades)
+            )
+            assert dict(zip(known.tolist(), labels.tolist(), strict=True)) == query_grades | {1: 1}
 
 
 @pytest.mark.parametrize("cut", [None, 2])
@@ -201,7 +205,7 @@ def test_the_loss_of_lists_is_that_of_a_plain_loop(metric: str, cut: int | None)
     kind = {"loss": "ranknet"} if metric == "ranknet" else {"loss": "lambda", "metric": metric, "cut": cut}
     corpus: Any = SimpleNamespace(documents=Documents(vectors))
     params = adore(temperature=0.5, **kind)
-    found = list_loss(torch.from_numpy(queries), Lists(rows, grades), corpus, ideal, params)
+    loss = list_loss(torch.from_numpy(queries), Lists(rows, grades), corpus, ideal, params)
     last, total = cut or 3, 0.0
 
     def gain(rank: int) -> float:
@@ -218,7 +222,7 @@ def test_the_loss_of_lists_is_that_of_a_plain_loop(metric: str, cut: int | None)
             weight = 1.0 if metric == "ranknet" else abs(gain(i + 1) - gain(j + 1))
             weight *= abs(2 ** labels[i] - 2 ** labels[j]) / highest if metric == "ndcg" else 1.0
             total += weight * math.log1p(math.exp(scores[j] - scores[i])) / len(pairs) / 2
-    assert float(found) == pytest.approx(total, rel=1e-5)
+    assert float(loss) == pytest.approx(total, rel=1e-5)
 
 
 @pytest.mark.parametrize(("lists", "plotted"), [("retrieved", True), ("retrieved", False), ("random", True), ("random", False)])
@@ -227,22 +231,22 @@ def test_a_step_is_drawn_by_its_number_and_measured_where_it_is_plotted(
 ) -> None:
     """Lists that are not retrieved need a search only for their metrics."""
     (corpus, _), data, params = corpus_of(tower.eval()), data_of(GRADED), adore(lists=lists, missing="ltre", batch_tokens=600)
-    searched, given, real = list[int](), list[Any](), module.cached_backward
+    searched, calls, real = list[int](), list[Any](), module.cached_backward
     monkeypatch.setattr(
         Found, "search", lambda self, queries, depth, search=Found.search: searched.append(1) or search(self, queries, depth)
     )
-    monkeypatch.setattr(module, "cached_backward", lambda *arguments: given.append(arguments) or real(*arguments))
-    asked = list[int]()
-    steps = make_step(tower, QUERIES, data, corpus, params, lambda step: bool(asked.append(step)) or plotted, tmp_path, CPU)
+    monkeypatch.setattr(module, "cached_backward", lambda *arguments: calls.append(arguments) or real(*arguments))
+    checked_steps = list[int]()
+    steps = make_step(tower, QUERIES, data, corpus, params, lambda step: bool(checked_steps.append(step)) or plotted, tmp_path, CPU)
     figures = steps(2)
     metrics = {"mrr_10", "hit_10", "recall", "overlap"}
-    assert set(figures) == {"loss"} | (metrics if plotted else set()) and set(asked) <= {2}
+    assert set(figures) == {"loss"} | (metrics if plotted else set()) and set(checked_steps) <= {2}
     assert bool(searched) == (lists == "retrieved" or plotted)
-    ((side,), _, budget, compute, key, unpadded) = given[0]
+    ((side,), _, budget, compute, key, unpadded) = calls[0]
     assert (side.tower, side.tokens, side.rows.tolist()) == (tower, QUERIES, batch_of(data, params, 2).tolist())
     assert (budget, compute, key, unpadded) == (600, CPU, (8, 3, 2), {})
     make_step(tower, QUERIES, data, corpus, adore(lists=lists), lambda _: False, tmp_path, CPU)(0)
-    assert given[1][2] == best_training_tokens([tower], CPU.device, CPU.dtype)
+    assert calls[1][2] == best_training_tokens([tower], CPU.device, CPU.dtype)
 
 
 def test_the_positive_that_takes_the_last_rank_is_drawn_by_the_step(
@@ -251,13 +255,13 @@ def test_the_positive_that_takes_the_last_rank_is_drawn_by_the_step(
     """LTRe, where no positive of a query was retrieved: query 1 finds none of its three."""
     (corpus, _), params, seen = corpus_of(tower.eval()), adore(lists="retrieved", missing="ltre", batch_queries=1), set[int]()
     monkeypatch.setattr(module.Corpus, "found", lambda *_: np.array([[2, 3, -1]]))  # documents 1 and 2
-    kept, real = list[Lists](), module.list_loss
-    monkeypatch.setattr(module, "list_loss", lambda queries, lists, *rest: kept.append(lists) or real(queries, lists, *rest))
+    loss_lists, real = list[Lists](), module.list_loss
+    monkeypatch.setattr(module, "list_loss", lambda queries, lists, *rest: loss_lists.append(lists) or real(queries, lists, *rest))
     steps = make_step(tower, QUERIES, data_of({1: GRADED[1]}), corpus, params, lambda _: False, tmp_path, CPU)
     for step in range(12):
         steps(step)
-        added = int(corpus.owners[kept[-1].rows[0, -1]])
+        added = int(corpus.owners[loss_lists[-1].rows[0, -1]])
         assert added == int(np.random.default_rng(draw_seed(8, 2, step)).choice([0, 3, 4], 1)[0])
-        assert kept[-1].grades.tolist() == [[0, 0, GRADED[1][added]]]
+        assert loss_lists[-1].grades.tolist() == [[0, 0, GRADED[1][added]]]
         seen.add(added)
     assert seen == {0, 3, 4}

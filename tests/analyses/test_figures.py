@@ -73,21 +73,21 @@ def test_pairwise_errors_are_those_of_a_plain_loop(embeddings: Embeddings) -> No
     errors = errors_of(queries, embeddings, query, document)
     assert errors.tolist() == expected
 
-    told = summary(errors, query, depth=10)
-    totals = [sum(e for e, q in zip(expected, query, strict=True) if q == one) for one in relevant]
-    assert told["total"] == pytest.approx(sum(totals) / 4)
-    assert told["top"] == pytest.approx(sum(min(e, 10) for e in expected) / 4)
+    figures = summary(errors, query, depth=10)
+    totals = [sum(e for e, q in zip(expected, query, strict=True) if q == number) for number in relevant]
+    assert figures["total"] == pytest.approx(sum(totals) / 4)
+    assert figures["top"] == pytest.approx(sum(min(e, 10) for e in expected) / 4)
 
 
 def test_histogram_of_pairwise_errors() -> None:
     errors, query = np.array([0, 3, 4, 1000]), np.array([0, 1, 1, 5])
-    told = summary(errors, query, depth=200)
-    assert told["histogram"] == [
+    figures = summary(errors, query, depth=200)
+    assert figures["histogram"] == [
         {"from": 0, "queries": pytest.approx(1 / 3), "errors": 0.0},
         {"from": 5, "queries": pytest.approx(1 / 3), "errors": pytest.approx(7 / 1007)},
         {"from": 1000, "queries": pytest.approx(1 / 3), "errors": pytest.approx(1000 / 1007)},
     ]
-    assert told["top"] == pytest.approx((0 + 7 + 200) / 3)
+    assert figures["top"] == pytest.approx((0 + 7 + 200) / 3)
 
 
 def test_alignment_and_uniformity() -> None:
@@ -111,8 +111,8 @@ def test_rows_best_passages_and_means(embeddings: Embeddings) -> None:
     assert np.array_equal(rows_at(embeddings, rows), vectors[rows])
     assert mean_vector(embeddings) == pytest.approx(vectors.astype(np.float64).mean(0))
     queries, docs = np.random.default_rng(4).normal(size=(5, 8)).astype(np.float32), np.array([299, 0, 3, 100, 50])
-    for found, query, doc in zip(best_rows(embeddings, queries, docs), queries, docs, strict=True):
-        assert float(query @ found) == pytest.approx(best(vectors, owners, query, int(doc)), abs=1e-5)
+    for passage, query, doc in zip(best_rows(embeddings, queries, docs), queries, docs, strict=True):
+        assert float(query @ passage) == pytest.approx(best(vectors, owners, query, int(doc)), abs=1e-5)
 
 
 def test_maps_are_the_same_twice_and_keep_clusters_apart() -> None:
@@ -129,7 +129,7 @@ def test_maps_are_the_same_twice_and_keep_clusters_apart() -> None:
 
 @pytest.mark.parametrize("vector", [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
 def test_equal_vectors_have_one_place(vector: list[float]) -> None:
-    """scikit-learn divides by their spread, and follows what comes of it outside its memory."""
+    """scikit-learn divides by their spread, which is 0, and then reads outside its memory."""
     assert flat_map(np.array([vector] * 5, dtype=np.float32), 7) == [(0.0, 0.0)] * 5
 
 

@@ -25,24 +25,24 @@ from tasks.core.tokens.folder import Tokens, open_tokens
 
 
 def test_every_analysis_of_a_round(small: Any, tmp_path: Path) -> None:
-    found = json.loads((small.folder / "data/analyses/seen/analysis.json").read_text())
-    done = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
-    assert done.status == 0, done
-    assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text()) == found, "the same twice"
-    assert (found["round"], found["split"], found["depth"]) == ("warmup", "dev", 20)
-    assert found["negatives_overlap"]["warmup"] > 0.9, "its own mined negatives are what it finds"
-    assert 0 < found["negatives_overlap"]["bm25"] < 1
-    assert set(found["gradients"]) == {"in_batch", "random", "bm25", "warmup"}
-    for figures in found["gradients"].values():
+    analysis = json.loads((small.folder / "data/analyses/seen/analysis.json").read_text())
+    result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
+    assert result.status == 0, result
+    assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text()) == analysis, "the same twice"
+    assert (analysis["round"], analysis["split"], analysis["depth"]) == ("warmup", "dev", 20)
+    assert analysis["negatives_overlap"]["warmup"] > 0.9, "its own mined negatives are what it finds"
+    assert 0 < analysis["negatives_overlap"]["bm25"] < 1
+    assert set(analysis["gradients"]) == {"in_batch", "random", "bm25", "warmup"}
+    for figures in analysis["gradients"].values():
         assert set(figures) == {"loss", "all", "embeddings", "bottom", "middle"}, "a layer of two is no third of them"
         parts = [value for part, value in figures.items() if part not in ("loss", "all")]
         assert figures["all"] <= sum(parts) * (1 + 1e-6)
-    for curve in found["curves"]:
+    for curve in analysis["curves"]:
         assert curve["scores"] == sorted(curve["scores"], reverse=True)
-    kinds = [point["kind"] for point in found["maps"][0]["points"]]
+    kinds = [point["kind"] for point in analysis["maps"][0]["points"]]
     assert kinds[:2] == ["query", "relevant"]
     assert set(kinds[2:]) <= {"relevant", "bm25", "warmup", "both"}
-    assert "pairwise errors per query" in done.out
+    assert "pairwise errors per query" in result.out
 
 
 @pytest.mark.parametrize(("shared", "prompt"), [(True, 0), (False, 0), (True, 2)])
@@ -56,7 +56,7 @@ def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool, prompt: i
         loaded.document.shape = replace(loaded.document.shape, pools_prompt=not prompt)
         return loaded if shared else Towers(loaded.query, load_towers(folder / "encoders/warmup").document)
 
-    found = gradient_norms(towers(), queries, documents, batches, temperature=0.1)
+    norms = gradient_norms(towers(), queries, documents, batches, temperature=0.1)
 
     def vector(tower: Any, tokens: Tokens, row: int) -> torch.Tensor:
         ids = torch.from_numpy(tokens.flat[tokens.offsets[row] : tokens.offsets[row + 1]].astype(np.int64))[None]
@@ -64,16 +64,16 @@ def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool, prompt: i
 
     expected: dict[str, float] = {}
     for query, positive, negative in batches:
-        fresh = towers()
+        plain_towers = towers()
         losses = []
         for q, p, n in zip(query, positive, negative, strict=True):
-            asked = vector(fresh.query, queries, q)
-            margin = asked @ vector(fresh.document, documents, p) - asked @ vector(fresh.document, documents, n)
+            query_vector = vector(plain_towers.query, queries, q)
+            margin = query_vector @ vector(plain_towers.document, documents, p) - query_vector @ vector(plain_towers.document, documents, n)
             losses.append(torch.log(1 + torch.exp(-margin / 0.1)))
         loss = sum(losses) / len(losses)
         loss.backward()
         squares: dict[str, float] = {}
-        for tower in {id(tower): tower for tower in (fresh.query, fresh.document)}.values():
+        for tower in {id(tower): tower for tower in (plain_towers.query, plain_towers.document)}.values():
             for name, weight in tower.named_parameters():
                 if weight.grad is not None:
                     part = "embeddings" if "embeddings" in name else {"0": "bottom", "1": "middle"}[name.split("layer.")[1][0]]
@@ -85,7 +85,7 @@ def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool, prompt: i
         }
         for part, value in figures.items():
             expected[part] = expected.get(part, 0) + value / len(batches)
-    assert found == pytest.approx(expected, rel=1e-3)
+    assert norms == pytest.approx(expected, rel=1e-3)
 
 
 def test_thirds_of_layers() -> None:
@@ -121,7 +121,7 @@ def test_thirds_of_the_layers_of_any_architecture(kind: str, sizes: dict[str, in
 def test_batches_have_no_relevant_negatives_and_the_same_queries_for_every_source() -> None:
     positives = {q: np.array([q, q + 20]) for q in range(0, 40, 2)}
     lists = {q: np.array([q + 1, q + 3]) for q in positives}
-    asked = []
+    queries = []
     for source, in_batch in ((None, True), (None, False), (lists, False)):
         drawn = list(draw_batches(positives, source, 80, batches=3, size=8, in_batch=in_batch, seed=3))
         assert [len(query) for query, _, _ in drawn] == [8, 8, 8]
@@ -131,10 +131,10 @@ def test_batches_have_no_relevant_negatives_and_the_same_queries_for_every_sourc
                 assert set(negative) <= set(positive)
             if source:
                 assert all(n in lists[q] for q, n in zip(query.tolist(), negative, strict=True))
-        asked.append([query.tolist() for query, _, _ in drawn])
-    assert asked[0] == asked[1] == asked[2]
-    alone = list(draw_batches({0: np.array([0])}, {}, 1, batches=2, size=4, in_batch=False, seed=0))
-    assert alone == [], "no negative, no batch"
+        queries.append([query.tolist() for query, _, _ in drawn])
+    assert queries[0] == queries[1] == queries[2]
+    batches = list(draw_batches({0: np.array([0])}, {}, 1, batches=2, size=4, in_batch=False, seed=0))
+    assert batches == [], "no negative, no batch"
 
 
 def test_a_corpus_of_relevant_documents_gives_no_random_negatives() -> None:
@@ -156,19 +156,19 @@ def test_references_are_checked(full_params: dict[str, Any], entry: dict[str, st
 
 
 def test_one_judged_query_is_refused_in_one_line(small: Any, tmp_path: Path) -> None:
-    """Uniformity is of pairs."""
+    """Uniformity needs a pair."""
     path = small.folder / "data/corpus/qrels/dev.parquet"
     table = read_table(path, QRELS).slice(0, 1)
     path.unlink()
     write_table(path, QRELS, [table])
-    done = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path / "out")))
-    assert (done.status, done.err.count("\n")) == (2, 1), done
-    assert "data/corpus: found 1 query of dev with a judgment and 60 documents, expected at least two of each to analyze" in done.err
+    result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path / "out")))
+    assert (result.status, result.err.count("\n")) == (2, 1), result
+    assert "data/corpus: found 1 query of dev with a judgment and 60 documents, expected at least two of each to analyze" in result.err
     assert not (tmp_path / "out").exists()
 
 
 def test_documents_below_the_relevant_grade_are_not_relevant(small: Any, tmp_path: Path) -> None:
-    """As measures take them: PairwiseErrors@k and the analysis' errors are of the same documents."""
+    """As in the measures: PairwiseErrors@k and the analysis count errors over the same documents."""
     path = small.folder / "data/corpus/qrels/dev.parquet"
     table = read_table(path, QRELS)
     graded = table.set_column(2, QRELS.field("grade"), pa.array([2, 2, 2, *[1] * (len(table) - 3)], QRELS.field("grade").type))
@@ -177,6 +177,6 @@ def test_documents_below_the_relevant_grade_are_not_relevant(small: Any, tmp_pat
     for file in ("params.yaml", "data/params.json"):
         sections = read_yaml(small.folder / file)
         small.write(file, json.dumps(sections | {"evaluate": {**(sections.get("evaluate") or {}), "relevance": {"dev": 2}}}))
-    done = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
-    assert done.status == 0, done
+    result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
+    assert result.status == 0, result
     assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text())["queries"] == 3

@@ -86,7 +86,7 @@ def multistream() -> bytes:
 
 
 def pbzip2() -> bytes:
-    """Streams that are cut anywhere."""
+    """Streams that end anywhere, even inside a word."""
     return b"".join(bz2.compress(WHOLE[start : start + 700]) for start in range(0, len(WHOLE), 700))
 
 
@@ -96,24 +96,24 @@ FORMS: dict[str, Callable[[], bytes]] = {
 
 
 def of(spec: str, processes: int = 1) -> Cleaned:
-    found = Cleaned()
+    cleaned = Cleaned()
     parsed = parse_articles(spec)
     for part in extract(parsed, article_files(parsed), PARAMS, processes):
-        found.articles.extend(part.articles)
-        found.dropped.update(part.dropped)
-        found.lines.update(part.lines)
-    return found
+        cleaned.articles.extend(part.articles)
+        cleaned.dropped.update(part.dropped)
+        cleaned.lines.update(part.lines)
+    return cleaned
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_gives_the_same_articles(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(FORMS[name]())
-    found = of(f"dump:{tmp_path / name}")
-    assert [article.title for article in found.articles] == ["Ada Lovelace", *(f"Number {n}" for n in range(1, 30))]
-    assert found.articles[0].id == "1"
-    assert found.dropped == {"redirects": 1, "disambiguations": 1, "lists": 1, "other namespaces": 1, "stubs": 1}
-    assert found.articles[5].text == "Number 5 is a natural number that comes after the number 4."
-    assert not RESIDUE.search("\n".join(article.text for article in found.articles))
+    cleaned = of(f"dump:{tmp_path / name}")
+    assert [article.title for article in cleaned.articles] == ["Ada Lovelace", *(f"Number {n}" for n in range(1, 30))]
+    assert cleaned.articles[0].id == "1"
+    assert cleaned.dropped == {"redirects": 1, "disambiguations": 1, "lists": 1, "other namespaces": 1, "stubs": 1}
+    assert cleaned.articles[5].text == "Number 5 is a natural number that comes after the number 4."
+    assert not RESIDUE.search("\n".join(article.text for article in cleaned.articles))
 
 
 def test_processes_change_nothing(tmp_path: Path) -> None:
@@ -172,13 +172,13 @@ def test_plain_sources(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "part.parquet")
     texts = [f"Text number {n} is here, with ten words or more of them." for n in (1, 2)]
     assert [article.text for article in of(f"parquet:{tmp_path}").articles] == texts
-    found = of(f"jsonl:{tmp_path / 'json'}")
-    assert [article.text for article in found.articles] == texts * 2
-    assert found.dropped == {"disambiguations": 2}
+    cleaned = of(f"jsonl:{tmp_path / 'json'}")
+    assert [article.text for article in cleaned.articles] == texts * 2
+    assert cleaned.dropped == {"disambiguations": 2}
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("Mercury\n\nMercury may refer to:\n\nMercury, a planet", True),
         ("Mercury most commonly refers to:\nMercury (planet)\nMercury (element)", True),
@@ -188,8 +188,8 @@ def test_plain_sources(tmp_path: Path) -> None:
         ("Mercury is a planet." + " It has no moon." * 20 + "\n\nMercury may also refer to:\nMercury (element)", False),
     ],
 )
-def test_disambiguations_of_plain_text(text: str, wanted: bool) -> None:
-    assert is_disambiguation(Page("1", "Mercury", text)) == wanted
+def test_disambiguations_of_plain_text(text: str, expected: bool) -> None:
+    assert is_disambiguation(Page("1", "Mercury", text)) == expected
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "one", "other"),
+    ("kind", "first", "second"),
     [
         ("dump", "a/w-pages-articles.xml.bz2", "w-pages-articles-multistream.xml.bz2"),
         ("dump", "w-pages-articles.xml", "w-pages-articles.xml.bz2"),
@@ -222,15 +222,15 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
         ("jsonl", "a.jsonl", "a.jsonl.gz"),
     ],
 )
-def test_the_same_articles_twice_are_refused(kind: str, one: str, other: str, tmp_path: Path) -> None:
+def test_the_same_articles_twice_are_refused(kind: str, first: str, second: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    for name in (one, other):
+    for name in (first, second):
         (tmp_path / name).touch()
-    with pytest.raises(UserError, match=re.escape(f"{tmp_path / other}: repeats articles of {tmp_path / one}; move one")) as refusal:
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path / second}: repeats articles of {tmp_path / first}; move one")) as refusal:
         article_files(parse_articles(f"{kind}:{tmp_path}"))
     assert "\n" not in str(refusal.value)
-    (tmp_path / one).unlink()
-    assert article_files(parse_articles(f"{kind}:{tmp_path}")) == (tmp_path / other,)
+    (tmp_path / first).unlink()
+    assert article_files(parse_articles(f"{kind}:{tmp_path}")) == (tmp_path / second,)
 
 
 def test_files_of_one_name_in_folders_of_wikiextractor(tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_a_history_is_refused_by_its_name_and_by_its_pages(tmp_path: Path) -> No
     for place in (tmp_path, path):
         with pytest.raises(UserError, match=r"w-pages-meta-history1\.xml-p1p812\.bz2: contains every revision"):
             article_files(parse_articles(f"dump:{place}"))
-    two = page(1, "Ada", 0, ARTICLE).replace("<revision>", "<revision><text>An older text.</text></revision><revision>")
-    (tmp_path / "a.xml").write_text(HEADER + two + FOOTER)
+    history = page(1, "Ada", 0, ARTICLE).replace("<revision>", "<revision><text>An older text.</text></revision><revision>")
+    (tmp_path / "a.xml").write_text(HEADER + history + FOOTER)
     with pytest.raises(UserError, match=r"a\.xml: page 'Ada' has 2 revisions, expected one"):
         of(f"dump:{tmp_path / 'a.xml'}")
 
@@ -255,16 +255,16 @@ def test_a_history_is_refused_by_its_name_and_by_its_pages(tmp_path: Path) -> No
 def test_corrupt_stream_header_is_reported_with_its_place(tmp_path: Path) -> None:
     multi = multistream()
     path = tmp_path / "multi.xml.bz2"
-    starts = [found.start() for found in re.finditer(rb"BZh91AY&SY", multi)]
+    starts = [match.start() for match in re.finditer(rb"BZh91AY&SY", multi)]
     for start in starts[1:]:
         for damage in (b"\0" * 10, b"XZh91AY&SY", b"BZh91AX&SY"):
             path.write_bytes(multi[:start] + damage + multi[start + 10 :])
             with pytest.raises(UserError, match=rf"the bz2 stream at byte {start} is corrupt"):
                 of(f"dump:{path}")
     path.write_bytes(multi)
-    whole = of(f"dump:{path}")
+    cleaned = of(f"dump:{path}")
     path.write_bytes(multi[: starts[3]] + bz2.compress(b"") + multi[starts[3] :])  # an empty stream is no damage
-    assert of(f"dump:{path}") == whole
+    assert of(f"dump:{path}") == cleaned
 
 
 def test_unreadable_parquet_is_reported(tmp_path: Path) -> None:
@@ -276,22 +276,22 @@ def test_unreadable_parquet_is_reported(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"part.parquet: cannot be read as Parquet of id, title, text"):
             of(f"parquet:{path}")
     pq.write_table(pa.table(rows), path)
-    whole, refused = path.read_bytes(), 0
-    for place in range(4, len(whole), 23):  # no checksum: some damage is read as other text, none of it is a traceback
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+    content, refusals = path.read_bytes(), 0
+    for place in range(4, len(content), 23):  # no checksum: some damage is read as other text, none of it is a traceback
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
         try:
             of(f"parquet:{path}")
         except UserError as error:
-            refused += 1
+            refusals += 1
             assert str(error).startswith(str(path))
-    assert refused > 20
+    assert refusals > 20
 
 
 def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
-    whole, multi = bz2.compress(WHOLE), multistream()
-    starts = [found.start() for found in re.finditer(rb"BZh91AY&SY", multi)]
+    archive, multi = bz2.compress(WHOLE), multistream()
+    starts = [match.start() for match in re.finditer(rb"BZh91AY&SY", multi)]
     cases = {
-        "cut.xml.bz2": (whole[:-100], f"truncated at byte {len(whole) - 100}: the bz2 stream that begins at byte 0 has no end"),
+        "cut.xml.bz2": (archive[:-100], f"truncated at byte {len(archive) - 100}: the bz2 stream that begins at byte 0 has no end"),
         "late.xml.bz2": (
             multi[: starts[-2] + 50],
             f"truncated at byte {starts[-2] + 50}: the bz2 stream that begins at byte {starts[-2]}",
@@ -302,7 +302,7 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
         "last.xml": (b"<page ".join(WHOLE.rsplit(b"<page>", 1)), "found the end of a page without <page> at its beginning"),
         "other.xml": (b"<rss><page>x</page></rss>", "begins with '<rss><page>x</page></rss>', expected <mediawiki"),
         "empty.xml": (b"", "begins with '', expected <mediawiki"),
-        "bad.xml.bz2": (whole[:200] + b"xxxx" + whole[204:], "corrupt"),
+        "bad.xml.bz2": (archive[:200] + b"xxxx" + archive[204:], "corrupt"),
     }
     for name, (content, line) in cases.items():
         (tmp_path / name).write_bytes(content)
@@ -333,10 +333,10 @@ def test_corrupt_source_leaves_no_partial_output(tmp_path: Path) -> None:
     (tmp_path / "few.jsonl").write_text('{"text": "A stub."}\n')
     for source, line in (("dump:cut.xml.bz2", "truncated at byte"), ("jsonl:few.jsonl", "no articles found (excluded: 1 stubs)")):
         (tmp_path / "params.yaml").write_text(f'articles: {{source: "{source}"}}\n')
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "tasks.articles", "--out", "out"], cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 2 and line in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+        assert result.returncode == 2 and line in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr
         assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
 
@@ -350,10 +350,10 @@ def test_streams_do_not_make_row_groups(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "cores", lambda: 1)
     module.main()
     spec = parse_articles("dump:multi.xml.bz2")
-    found = [part for part in extract(spec, article_files(spec), Articles(least_words=5), 1) if part.articles]
+    parts = [part for part in extract(spec, article_files(spec), Articles(least_words=5), 1) if part.articles]
     with pq.ParquetFile(tmp_path / "out" / "articles.parquet") as file:
-        assert (file.num_row_groups, len(found) > 2) == (1, True)
-        assert [row["id"] for row in file.read().to_pylist()] == [article.id for part in found for article in part.articles]
+        assert (file.num_row_groups, len(parts) > 2) == (1, True)
+        assert [row["id"] for row in file.read().to_pylist()] == [article.id for part in parts for article in part.articles]
 
 
 @pytest.mark.slow
@@ -361,15 +361,15 @@ def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
     """Counts against regular expressions over the raw XML; no residue of markup in 2.7 million characters."""
     [path] = (shared_data / "enwiki-sample").glob("*.bz2")
     raw = bz2.decompress(path.read_bytes()).decode()
-    found = of(f"dump:{path}", 2)
-    assert len(found.articles) + sum(found.dropped.values()) == raw.count("<page>") == 206
+    cleaned = of(f"dump:{path}", 2)
+    assert len(cleaned.articles) + sum(cleaned.dropped.values()) == raw.count("<page>") == 206
     pages = [xml for xml in re.findall(r"<page>.*?</page>", raw, re.DOTALL) if "<ns>0</ns>" in xml]
-    assert found.dropped["other namespaces"] == 206 - len(pages)
-    assert found.dropped["redirects"] == sum("<redirect " in xml for xml in pages) == 99
-    text = "\n".join(article.text for article in found.articles)
+    assert cleaned.dropped["other namespaces"] == 206 - len(pages)
+    assert cleaned.dropped["redirects"] == sum("<redirect " in xml for xml in pages) == 99
+    text = "\n".join(article.text for article in cleaned.articles)
     assert len(text) > 2_000_000
     assert not RESIDUE.search(text)
-    assert found.lines["with markup"] <= 0.001 * found.lines["kept"]  # 1 line is removed; a failing parser leaves thousands
+    assert cleaned.lines["with markup"] <= 0.001 * cleaned.lines["kept"]  # 1 line is removed; a failing parser leaves thousands
     assert not re.search(r"^\s*[|!]|<(?:table|div|span|gallery)\b|\bFile:|\bCategory:", text, re.MULTILINE)
 
 
@@ -381,9 +381,9 @@ def test_a_page_that_cannot_be_parsed_is_counted(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("tasks.articles.extract.plain_text", fails)
     (tmp_path / "a.xml").write_bytes(WHOLE)
-    found = of(f"dump:{tmp_path}")
-    assert found.dropped["pages whose markup cannot be parsed"] == 1
-    assert len(found.articles) == 29
+    cleaned = of(f"dump:{tmp_path}")
+    assert cleaned.dropped["pages whose markup cannot be parsed"] == 1
+    assert len(cleaned.articles) == 29
 
 
 @pytest.mark.parametrize("namespace", ["²", "--1", "9" * 5000])

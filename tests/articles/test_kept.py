@@ -18,13 +18,13 @@ def test_kept_pieces_equal_those_made_at_once(processes: int, tmp_path: Path, mo
     spec = parse_articles(f"dump:{tmp_path / 'pages.xml.bz2'}")
     files, scratch = article_files(spec), tmp_path / "scratch"
     monkeypatch.setattr(extract, "STREAMS", 2)
-    whole = list(extract.extract(spec, files, PARAMS, 1))
-    assert list(extract.extract(spec, files, PARAMS, processes, scratch)) == whole
-    assert any(part.dropped for part in whole) and any(part.articles for part in whole)
+    expected = list(extract.extract(spec, files, PARAMS, 1))
+    assert list(extract.extract(spec, files, PARAMS, processes, scratch)) == expected
+    assert any(part.dropped for part in expected) and any(part.articles for part in expected)
     pieces = sorted(scratch.glob("??????"))
-    assert 1 < len(pieces) < len(whole)
+    assert 1 < len(pieces) < len(expected)
     pieces[1].write_bytes(pieces[1].read_bytes()[:-3])
-    made, real = list[object](), extract.clean
-    monkeypatch.setattr(extract, "clean", lambda work, params: made.append(work) or real(work, params))
-    assert list(extract.extract(spec, files, PARAMS, 1, scratch)) == whole
-    assert len(made) in (1, 2)
+    cleaned, real = list[object](), extract.clean
+    monkeypatch.setattr(extract, "clean", lambda work, params: cleaned.append(work) or real(work, params))
+    assert list(extract.extract(spec, files, PARAMS, 1, scratch)) == expected
+    assert len(cleaned) in (1, 2)

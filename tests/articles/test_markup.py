@@ -6,7 +6,7 @@ from tasks.articles.markup import plain_text
 
 
 @pytest.mark.parametrize(
-    ("markup", "wanted"),
+    ("markup", "expected"),
     [
         ("the [[wikt:brigand|brigand]] of [[Portal:Art|art]] and [[s:The Raven|The Raven]]", "the brigand of art and The Raven"),
         ("one [[wikt:brigand]][[de:Räuber]][[Category: Thieves]][[s:Raven]] two", "one two"),
@@ -19,12 +19,12 @@ from tasks.articles.markup import plain_text
         ("{{convert|5|ft|10|in}} and {{convert|5|ft|10.5|in|cm|0}}", "5 ft 10 in and 5 ft 10.5 in"),
     ],
 )
-def test_links_and_quantities(markup: str, wanted: str) -> None:
-    assert plain_text(markup) == (wanted, 0)
+def test_links_and_quantities(markup: str, expected: str) -> None:
+    assert plain_text(markup) == (expected, 0)
 
 
 @pytest.mark.parametrize(
-    ("markup", "wanted"),
+    ("markup", "expected"),
     [
         ("{{Nihongo|'''Aikido'''|合気道|Aikidō|lead=yes}} is an art", "Aikido is an art"),
         ("the mass {{nowrap|1=''E'' = ''mc''<sup>2</sup>}} and {{chem|C|2|H|6}}", "the mass E = mc2 and C2H6"),
@@ -41,12 +41,12 @@ def test_links_and_quantities(markup: str, wanted: str) -> None:
         ("{{frac}}{{unknown|999999999=x}}{{lang|999999999=x}}", "1/"),
     ],
 )
-def test_words_of_templates(markup: str, wanted: str) -> None:
-    assert plain_text(markup) == (wanted, 0)
+def test_words_of_templates(markup: str, expected: str) -> None:
+    assert plain_text(markup) == (expected, 0)
 
 
 @pytest.mark.parametrize(
-    ("markup", "wanted"),
+    ("markup", "expected"),
     [
         ("A paragraph\ngoes on\nto its end.\n\nThe next\none.", "A paragraph goes on to its end.\nThe next one."),
         (
@@ -60,5 +60,5 @@ def test_words_of_templates(markup: str, wanted: str) -> None:
         ("{{formatnum:3003}} m and {{formatnum: {{val|7}} }} m", "3003 m and 7 m"),
     ],
 )
-def test_paragraphs_and_quotes(markup: str, wanted: str) -> None:
-    assert plain_text(markup) == (wanted, 0)
+def test_paragraphs_and_quotes(markup: str, expected: str) -> None:
+    assert plain_text(markup) == (expected, 0)

@@ -6,7 +6,7 @@ from tasks.articles.pages import Page, is_disambiguation
 
 
 @pytest.mark.parametrize(
-    ("markup", "wanted"),
+    ("markup", "expected"),
     [
         ("{{disambiguation}}", True),
         ("{{Disambig|geo}}", True),
@@ -33,5 +33,5 @@ from tasks.articles.pages import Page, is_disambiguation
         ("the disambiguation}} of words", False),
     ],
 )
-def test_disambiguations_by_template(markup: str, wanted: bool) -> None:
-    assert is_disambiguation(Page("1", "Ada", f"Ada is a name.\n* [[Ada]]\n{markup}\n", markup=True)) == wanted
+def test_disambiguations_by_template(markup: str, expected: bool) -> None:
+    assert is_disambiguation(Page("1", "Ada", f"Ada is a name.\n* [[Ada]]\n{markup}\n", markup=True)) == expected

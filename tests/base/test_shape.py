@@ -95,7 +95,7 @@ def test_a_saved_head_is_kept_or_removed(tiny_encoder: Path, tmp_path: Path, mon
 
 
 def test_a_width_is_kept_and_checked(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a new head, too; and a folder that has one keeps it, or gets another."""
+    """Over a new head, too; a folder that has a head keeps it or gets another."""
     first = run(tmp_path / "first", tiny_encoder, monkeypatch, "{width: 48, head: linear_norm, similarity: cosine}")
     assert (read_shape(first).width, load_towers(first).document.width, load_towers(first).document.full_width) == (48, 48, 128)
     assert folder_digest(run(tmp_path / "second", first, monkeypatch)) == folder_digest(first)
@@ -106,8 +106,8 @@ def test_a_width_is_kept_and_checked(tiny_encoder: Path, tmp_path: Path, monkeyp
 
 
 def test_layers_of_a_source_are_kept_or_removed(start: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = run(tmp_path / "kept", start("gemma"), monkeypatch)
-    assert (read_shape(kept).head, load_towers(kept).document.width) == ("layers", 24)
+    encoder = run(tmp_path / "kept", start("gemma"), monkeypatch)
+    assert (read_shape(encoder).head, load_towers(encoder).document.width) == ("layers", 24)
     for head, width in (("none", 32), ("linear_norm", 32)):
         other = run(tmp_path / head, start("gemma"), monkeypatch, f"{{head: {head}, pooling: last}}")
         assert (read_shape(other).head, read_shape(other).pooling, load_towers(other).document.width) == (head, "last", width)
@@ -133,9 +133,9 @@ def test_a_tokenizer_of_another_model_is_refused(tiny_encoder: Path, tmp_path: P
 
 
 def test_a_missing_encoder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="encoder") as refused:
+    with pytest.raises(UserError, match="encoder") as refusal:
         run(tmp_path / "x", Path("nobody/has-such-a-model"), monkeypatch)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
     assert not (tmp_path / "x" / "base").exists() and not (tmp_path / "x" / "tokenizer").exists()
 
 
@@ -152,8 +152,8 @@ def test_one_more_encoder_shares_the_tokenizer(tiny_encoder: Path, tmp_path: Pat
     shutil.copytree(tiny_encoder, tmp_path / "source")
     run(tmp_path, tiny_encoder, monkeypatch)
     tokenizer = folder_digest(tmp_path / "tokenizer")
-    made = another(tmp_path, tmp_path / "source", monkeypatch)
-    assert read_shape(made).similarity == "cosine" and (tmp_path / "other_state/state.json").exists()
+    encoder = another(tmp_path, tmp_path / "source", monkeypatch)
+    assert read_shape(encoder).similarity == "cosine" and (tmp_path / "other_state/state.json").exists()
     assert folder_digest(tmp_path / "tokenizer") == tokenizer, "read, not written"
     described = load_tokenizer(tiny_encoder)
     described.model_max_length = 256
@@ -256,8 +256,8 @@ def test_the_stage_refuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_tokenizer_with_gaps_in_its_ids_is_measured_by_the_largest(tiny_encoder: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_encoder, tmp_path / "m")
-    made = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
-    made["model"]["vocab"]["wizards"] = 70_000
-    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(made))
+    tokenizer = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["wizards"] = 70_000
+    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(UserError, match=r"the tokenizer has 70001 tokens, the transformer"):
         fitted_tokenizer(tmp_path / "m", load_towers(tmp_path / "m"))

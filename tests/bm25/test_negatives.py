@@ -26,17 +26,17 @@ def test_equals_a_plain_loop(rows: int) -> None:
     qrels = [(f"q{q}", doc, draw.randint(0, 2)) for q in range(30) for doc in draw.sample(documents, 6)]
     positive = {(query, doc) for query, doc, grade in qrels if grade > 0}
     for q in range(30):
-        found = draw.sample(documents, draw.randint(0, 12))
-        candidates += [(f"q{q}", doc, rank, 1 / rank) for rank, doc in enumerate(found, 1)]
-        kept = [(doc, rank) for rank, doc in enumerate(found, 1) if (f"q{q}", doc) not in positive]
-        expected += [(f"q{q}", doc, new, pytest.approx(1 / old)) for new, (doc, old) in enumerate(kept, 1)]
-        other = [(doc, rank) for rank, doc in enumerate(found, 1) if (f"q{q}", doc) in positive]
+        docs = draw.sample(documents, draw.randint(0, 12))
+        candidates += [(f"q{q}", doc, rank, 1 / rank) for rank, doc in enumerate(docs, 1)]
+        remaining = [(doc, rank) for rank, doc in enumerate(docs, 1) if (f"q{q}", doc) not in positive]
+        expected += [(f"q{q}", doc, new, pytest.approx(1 / old)) for new, (doc, old) in enumerate(remaining, 1)]
+        other = [(doc, rank) for rank, doc in enumerate(docs, 1) if (f"q{q}", doc) in positive]
         left_out += [(f"q{q}", doc, new, pytest.approx(1 / old)) for new, (doc, old) in enumerate(other, 1)]
     table = pa.table([list(column) for column in zip(*candidates, strict=True)], schema=RANKED)
     judged = pa.table([list(column) for column in zip(*qrels, strict=True)], schema=QRELS)
-    for part, wanted in ((without_positives, expected), (only_positives, left_out)):
+    for part, expected_rows in ((without_positives, expected), (only_positives, left_out)):
         batches = part(table.to_batches(max_chunksize=rows), judged)
-        assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == wanted
+        assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == expected_rows
 
 
 def test_only_positives_of_the_batchs_queries_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +50,8 @@ def test_only_positives_of_the_batchs_queries_are_looked_up(monkeypatch: pytest.
         return real(query, doc)
 
     monkeypatch.setattr(negatives, "_keys", watched)
-    found = pa.concat_tables(without_positives(table.to_batches(max_chunksize=6), judged))
-    assert found["doc"].to_pylist() == ["d2"] * 9 and found["rank"].to_pylist() == [1] * 9
+    remaining = pa.concat_tables(without_positives(table.to_batches(max_chunksize=6), judged))
+    assert remaining["doc"].to_pylist() == ["d2"] * 9 and remaining["rank"].to_pylist() == [1] * 9
     assert max(sizes) == 6
 
 
@@ -89,8 +89,8 @@ def test_stage(tmp_path: Path) -> None:
     assert read["dev"]["query"] == []
     assert read["test"]["doc"] == ["4", "1", "2"]  # 1 has its title: "fish red fish"
     assert read["train"]["doc"] == ["4", "1"]  # depth 2
-    kept = pq.read_table(tmp_path / "a" / "negatives" / "train.parquet").to_pydict()
-    assert (kept["doc"], kept["rank"]) == (["1"], [1])  # grade 0 is judged, and no positive
+    rows = pq.read_table(tmp_path / "a" / "negatives" / "train.parquet").to_pydict()
+    assert (rows["doc"], rows["rank"]) == (["1"], [1])  # grade 0 is judged, and no positive
     (tmp_path / "params.yaml").write_text("text: {titles: true}\nbm25: {depth: 0}\n")
     subprocess.run(arguments, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)})
     assert pq.read_table(tmp_path / "b/candidates/train.parquet").num_rows == 0, "not searched"
@@ -105,12 +105,15 @@ def test_a_chinese_query_finds_its_document(tmp_path: Path) -> None:
         pa.Table.from_pylist([dict(zip(DOCUMENTS.names, row, strict=True)) for row in documents], DOCUMENTS), folder / "documents.parquet"
     )
     pq.write_table(pa.Table.from_pylist([{"id": "q", "text": "海淀区在哪里？", "answers": []}], QUERIES), folder / "queries/test.parquet")
-    for cjk, wanted in {"words": [], "bigrams": ["1"]}.items():
+    for cjk, docs in {"words": [], "bigrams": ["1"]}.items():
         (tmp_path / "params.yaml").write_text(f"text: {{}}\nbm25: {{cjk: {cjk}}}\n")
         outs = [f"--{name}={tmp_path / cjk / name}" for name in ("index", "candidates", "negatives")]
         command = [sys.executable, "-m", "tasks.bm25", "--corpus", str(folder), *outs]
         subprocess.run(command, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
-        assert pq.read_table(tmp_path / cjk / "candidates/test.parquet")["doc"].to_pylist() == wanted
+        assert pq.read_table(tmp_path / cjk / "candidates/test.parquet")["doc"].to_pylist() == docs
     (tmp_path / "params.yaml").unlink()
-    found = {cjk: LexicalSystem(tmp_path / cjk / "index").search(["海淀区", "fishes"], 3) for cjk in ("words", "bigrams")}
-    assert {cjk: [one.documents for one in lists] for cjk, lists in found.items()} == {"words": [[], ["3"]], "bigrams": [["1"], ["3"]]}
+    ranked_lists = {cjk: LexicalSystem(tmp_path / cjk / "index").search(["海淀区", "fishes"], 3) for cjk in ("words", "bigrams")}
+    assert {cjk: [ranked.documents for ranked in lists] for cjk, lists in ranked_lists.items()} == {
+        "words": [[], ["3"]],
+        "bigrams": [["1"], ["3"]],
+    }

@@ -18,7 +18,7 @@ OUTS = ("index", "candidates", "negatives")
 
 @pytest.fixture
 def run(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """The stage, in this process but for its workers: the digest of its outs."""
+    """Run the stage in this process, apart from its workers; returns the digest of its outs."""
     (tmp_path / "params.yaml").write_text("text: {titles: true}\nbm25: {depth: 5, run_depth: 20}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pieces, "QUERIES", 7)  # 40 training queries and 10 of each other split: ten pieces
@@ -35,20 +35,20 @@ def run(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def test_processes_change_nothing(run: Any, tmp_path: Path) -> None:
-    alone = run("a")
+    expected = run("a")
     remove_finished()
     assert not list(tmp_path.glob(".retemper/scratch/bm25/*"))
-    assert run("b", 2) == alone
+    assert run("b", 2) == expected
 
 
-@pytest.mark.parametrize("at", [1, 8])
-def test_killed_and_resumed(at: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kill_at", [1, 8])
+def test_killed_and_resumed(kill_at: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = run("a")
     remove_finished()
     searched, built, real = list[Path](), list[int](), (pieces.search_piece, import_module("tasks.bm25.__main__").build)
 
     def dies(piece: pieces.Piece, index: Path, depth: int) -> int:
-        if len(searched) == at - 1:
+        if len(searched) == kill_at - 1:
             raise KeyboardInterrupt
         searched.append(piece.path)
         return real[0](piece, index, depth)
@@ -63,7 +63,7 @@ def test_killed_and_resumed(at: int, run: Any, tmp_path: Path, monkeypatch: pyte
         run("b")
     assert not (tmp_path / "b" / "negatives").exists()
     shutil.rmtree(tmp_path / "b")  # as DVC removes outs before it runs a stage
-    first, at = len(searched), 99
+    first, kill_at = len(searched), 99
     assert run("b") == undisturbed
     assert (len(built), first + len(searched[first:]), len(set(searched))) == (1, 10, 10), "the index and whole pieces are kept"
 

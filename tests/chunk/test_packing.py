@@ -9,7 +9,7 @@ from tasks.chunk.sentences import sentences
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("One is here. Two is there! Three?", ["One is here.", "Two is there!", "Three?"]),
         ("Dr. Smith met J. R. R. Tolkien in the U.S. Army. He left.", ["Dr. Smith met J. R. R. Tolkien in the U.S. Army.", "He left."]),
@@ -21,14 +21,14 @@ from tasks.chunk.sentences import sentences
         ("  \n\n", []),
     ],
 )
-def test_sentences(text: str, wanted: list[str]) -> None:
-    assert list(sentences(text)) == wanted
+def test_sentences(text: str, expected: list[str]) -> None:
+    assert list(sentences(text)) == expected
 
 
 def test_sentences_stay_whole_if_they_fit() -> None:
-    found = [list(range(start, start + size)) for start, size in [(0, 4), (4, 3), (7, 5), (12, 10), (22, 1)]]
-    chunks = list(pack([(ids, []) for ids in found], 10))
-    assert [chunk.ids for chunk in chunks] == [found[0] + found[1], found[2], found[3], found[4]]
+    parts = [list(range(start, start + size)) for start, size in [(0, 4), (4, 3), (7, 5), (12, 10), (22, 1)]]
+    chunks = list(pack([(ids, []) for ids in parts], 10))
+    assert [chunk.ids for chunk in chunks] == [parts[0] + parts[1], parts[2], parts[3], parts[4]]
     assert [chunk.starts for chunk in chunks] == [[0, 4], [0], [0], [0]]
 
 

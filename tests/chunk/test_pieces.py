@@ -38,20 +38,20 @@ def test_any_number_of_processes_gives_the_bytes_of_one(
 ) -> None:
     (tmp_path / "whole").mkdir()
     write_chunks(tmp_path / "whole", batches(tiny_corpus), load_tokenizer(tiny_encoder), "d", PARAMS, 60)
-    whole, job = folder_digest(tmp_path / "whole"), Job(tiny_encoder, PARAMS)
-    assert written(tmp_path / "one", tiny_encoder, chunked(job, batches(tiny_corpus), 1, None)) == whole
+    expected, job = folder_digest(tmp_path / "whole"), Job(tiny_encoder, PARAMS)
+    assert written(tmp_path / "one", tiny_encoder, chunked(job, batches(tiny_corpus), 1, None)) == expected
     monkeypatch.setattr(pieces, "ALONE", 1)
     known = known_of(load_tokenizer(tiny_encoder), tiny_encoder)
     assert known
-    assert written(tmp_path / "two", tiny_encoder, chunked(job._replace(known=known), batches(tiny_corpus), 2, None)) == whole
+    assert written(tmp_path / "two", tiny_encoder, chunked(job._replace(known=known), batches(tiny_corpus), 2, None)) == expected
     scratch = tmp_path / "scratch"
-    assert written(tmp_path / "kept", tiny_encoder, chunked(job, batches(tiny_corpus), 2, scratch)) == whole
+    assert written(tmp_path / "kept", tiny_encoder, chunked(job, batches(tiny_corpus), 2, scratch)) == expected
     (scratch / "000001").write_bytes((scratch / "000001").read_bytes()[:-1])
     (scratch / "000004.sha256").unlink()
-    made, real = list[str](), pieces.chunk_batch
-    monkeypatch.setattr(pieces, "chunk_batch", lambda job, batch: made.append(batch[0][0]) or real(job, batch))
-    assert written(tmp_path / "again", tiny_encoder, chunked(job, batches(tiny_corpus), 1, scratch)) == whole
-    assert made == [ids[0] for number, (ids, _) in enumerate(batches(tiny_corpus)) if number in (1, 4)]
+    first_ids, real = list[str](), pieces.chunk_batch
+    monkeypatch.setattr(pieces, "chunk_batch", lambda job, batch: first_ids.append(batch[0][0]) or real(job, batch))
+    assert written(tmp_path / "again", tiny_encoder, chunked(job, batches(tiny_corpus), 1, scratch)) == expected
+    assert first_ids == [ids[0] for number, (ids, _) in enumerate(batches(tiny_corpus)) if number in (1, 4)]
 
 
 def test_a_table_of_words_changes_nothing(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

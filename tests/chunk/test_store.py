@@ -29,22 +29,22 @@ def test_chunks_hold_every_sentence_once_and_whole(tmp_path: Path, tiny_corpus: 
     assert stats["chunks"] == len(chunks) > len(texts)
     assert chunks.tokens.lengths.max() <= 48
     assert chunks.tokens.ids().to_pylist() == ids
-    found: list[list[int]] = [[] for _ in texts]
-    whole = 0
+    joined: list[list[int]] = [[] for _ in texts]
+    unsplit = 0
     for row in range(len(chunks)):
         tokens, bounds = chunks.row(row).tolist(), chunks.sentences(row)
         assert (tokens[0], tokens[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
         assert bounds[0] == 1 and bounds[-1] == len(tokens) - 1 and (np.diff(bounds) > 0).all()
         owner = int(chunks.tokens.owners[row])
-        found[owner] += tokens[1:-1]
-        wanted = [tokenizer(s, add_special_tokens=False)["input_ids"] for s in sentences(texts[owner])]
-        long = [" ".join(map(str, ids)) for ids in wanted if len(ids) > 46]
+        joined[owner] += tokens[1:-1]
+        expected = [tokenizer(s, add_special_tokens=False)["input_ids"] for s in sentences(texts[owner])]
+        long = [" ".join(map(str, ids)) for ids in expected if len(ids) > 46]
         for start, end in pairwise(bounds):
             part = tokens[start:end]
-            assert part in wanted or any(" ".join(map(str, part)) in ids for ids in long), "split, though it would have fitted"
-            whole += part in wanted
-    assert whole > 0.8 * stats["sentences"]
-    for text, tokens in zip(texts, found, strict=True):
+            assert part in expected or any(" ".join(map(str, part)) in ids for ids in long), "split, though it would have fitted"
+            unsplit += part in expected
+    assert unsplit > 0.8 * stats["sentences"]
+    for text, tokens in zip(texts, joined, strict=True):
         assert tokens == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
@@ -94,12 +94,12 @@ def test_byte_level_sentences_have_the_tokens_of_the_running_text(tmp_path: Path
 def test_wordpiece_sentences_have_the_tokens_that_they_have_alone(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     for room in (512, 3):  # longer than 3 tokens: the words of the tokens too
-        for text, found in zip(LINES, tokenize_sentences(LINES, tokenizer, room), strict=True):
-            alone = [tokenizer(sentence, add_special_tokens=False) for sentence in sentences(text)]
-            assert found == [(one["input_ids"], one.word_ids() if room == 3 else []) for one in alone]
+        for text, actual in zip(LINES, tokenize_sentences(LINES, tokenizer, room), strict=True):
+            expected = [tokenizer(sentence, add_special_tokens=False) for sentence in sentences(text)]
+            assert actual == [(encoding["input_ids"], encoding.word_ids() if room == 3 else []) for encoding in expected]
 
 
-@pytest.mark.parametrize(("ends", "found"), [(False, "0 special tokens"), (True, "1 special token")])
-def test_a_tokenizer_without_two_special_tokens_is_refused(ends: bool, found: str) -> None:
-    with pytest.raises(UserError, match=f"^data/tokenizer: found {found} around a text; pre-training expects two"):
+@pytest.mark.parametrize(("ends", "words"), [(False, "0 special tokens"), (True, "1 special token")])
+def test_a_tokenizer_without_two_special_tokens_is_refused(ends: bool, words: str) -> None:
+    with pytest.raises(UserError, match=f"^data/tokenizer: found {words} around a text; pre-training expects two"):
         special_tokens(byte_tokenizer("right", ends=ends))

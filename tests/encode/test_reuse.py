@@ -24,12 +24,12 @@ def texts(count: int = ROWS, seed: int = 0) -> list[list[int]]:
     return [draw.integers(0, 60000, size=draw.integers(1, 20)).tolist() for _ in range(count)]
 
 
-def encoder(rows: list[list[int]], asked: list[int], noise: Callable[[int], float] = lambda _: 0.0) -> Callable[[np.ndarray], np.ndarray]:
+def encoder(rows: list[list[int]], counts: list[int], noise: Callable[[int], float] = lambda _: 0.0) -> Callable[[np.ndarray], np.ndarray]:
     """An encoder by plain sums; `noise`, given the rows of a call, imitates a machine whose results depend on the batch."""
 
-    def encode(wanted: np.ndarray) -> np.ndarray:
-        asked.append(len(wanted))
-        return np.array([[sum(rows[n]), len(rows[n]) + noise(len(wanted))] for n in wanted.tolist()], dtype=np.float32)
+    def encode(numbers: np.ndarray) -> np.ndarray:
+        counts.append(len(numbers))
+        return np.array([[sum(rows[n]), len(rows[n]) + noise(len(numbers))] for n in numbers.tolist()], dtype=np.float32)
 
     return encode
 
@@ -57,11 +57,13 @@ def test_a_row_is_found_by_both_halves_of_its_digest(count: int) -> None:
     firsts = np.sort(draw.permutation(12)[:count] + 1).astype(np.uint64)
     digests = np.stack([firsts, draw.integers(3, size=count, dtype=np.uint64)], axis=1)
     shard, row = (draw.integers(9, size=count, dtype=np.int32) for _ in range(2))
-    wanted = np.array([(first, second) for first in range(14) for second in range(3)], dtype=np.uint64)
+    lookups = np.array([(first, second) for first in range(14) for second in range(3)], dtype=np.uint64)
     known = {tuple(digest): (s, r) for digest, s, r in zip(digests.tolist(), shard.tolist(), row.tolist(), strict=True)}
-    found = KnownRows(digests, shard, row, []).find(wanted)
-    assert list(zip(*(part.tolist() for part in found), strict=True)) == [known.get(tuple(one), (-1, -1)) for one in wanted.tolist()]
-    assert all(part.dtype == np.int32 for part in found)
+    places = KnownRows(digests, shard, row, []).find(lookups)
+    assert list(zip(*(part.tolist() for part in places), strict=True)) == [
+        known.get(tuple(digest), (-1, -1)) for digest in lookups.tolist()
+    ]
+    assert all(part.dtype == np.int32 for part in places)
 
 
 @pytest.mark.parametrize("change", ["append", "spread", "change", "delete", "shuffle"])
@@ -75,20 +77,20 @@ def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: st
         "delete": [*before[:50], *before[53:]],
         "shuffle": [before[n] for n in np.random.default_rng(2).permutation(ROWS)],
     }[change]
-    store, asked = kept(tmp_path, before, cut), list[int]()
-    found, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
-    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
-    assert asked == [encoded] == [PROBES + {"append": 3, "spread": 3, "change": 1}.get(change, 0)]
+    store, counts = kept(tmp_path, before, cut), list[int]()
+    vectors, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, counts))
+    np.testing.assert_array_equal(vectors, encoder(after, [])(np.arange(len(after))))
+    assert counts == [encoded] == [PROBES + {"append": 3, "spread": 3, "change": 1}.get(change, 0)]
 
 
 def test_the_whole_shard_is_encoded_if_results_depend_on_the_batch(tmp_path: Path) -> None:
     before = texts()
-    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    after, counts = [*before, *texts(3, seed=1)], list[int]()
     store = kept(tmp_path, before, 90)
-    machine = encoder(after, asked, noise=lambda count: count * 1e-3)
-    found, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, machine)
-    np.testing.assert_array_equal(found, machine(np.arange(len(after))))
-    assert asked[:2] == [PROBES + 3, len(after)] and encoded == sum(asked[:2])
+    machine = encoder(after, counts, noise=lambda count: count * 1e-3)
+    vectors, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, machine)
+    np.testing.assert_array_equal(vectors, machine(np.arange(len(after))))
+    assert counts[:2] == [PROBES + 3, len(after)] and encoded == sum(counts[:2])
 
 
 @pytest.mark.parametrize("harm", ["vectors", "rows", "half a row", "gone", "other family"])
@@ -97,58 +99,58 @@ def test_a_corrupt_store_is_not_used(harm: str, tmp_path: Path) -> None:
     after = [*before, *texts(3, seed=1)]
     store = kept(tmp_path, before, 90, "g" if harm == "other family" else "f")
     for file in tmp_path.glob("*.npy" if harm in ("vectors", "gone") else "*.rows"):
-        held = bytearray(file.read_bytes())
+        content = bytearray(file.read_bytes())
         if harm == "gone":
             file.unlink()
         elif harm == "half a row":
-            file.write_bytes(held[:7])
+            file.write_bytes(content[:7])
         elif harm == "rows":
-            file.write_bytes(bytes(len(held)))
+            file.write_bytes(bytes(len(content)))
         elif harm == "vectors":
-            held[-3] ^= 1
-            file.write_bytes(held)
-    asked = list[int]()
-    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
-    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
-    assert asked == [len(after)]
+            content[-3] ^= 1
+            file.write_bytes(content)
+    counts = list[int]()
+    vectors, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, counts))
+    np.testing.assert_array_equal(vectors, encoder(after, [])(np.arange(len(after))))
+    assert counts == [len(after)]
 
 
 def test_of_a_truncated_file_the_whole_digests_are_used(tmp_path: Path) -> None:
     before = texts()
-    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    after, counts = [*before, *texts(3, seed=1)], list[int]()
     store = kept(tmp_path, before, 90)
     for file in tmp_path.glob("*.rows"):
         file.write_bytes(file.read_bytes()[:-7])
-    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
-    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
-    assert asked == [PROBES + 3 + 2], "the new rows, and the last one of each shard"
+    vectors, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, counts))
+    np.testing.assert_array_equal(vectors, encoder(after, [])(np.arange(len(after))))
+    assert counts == [PROBES + 3 + 2], "the new rows, and the last one of each shard"
 
 
 def test_a_shard_with_fewer_vectors_than_digests_is_not_used(tmp_path: Path) -> None:
     before = texts()
-    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    after, counts = [*before, *texts(3, seed=1)], list[int]()
     store = kept(tmp_path, before, 90)
     store.keep("f-2", encoder(before, [])(np.arange(90, ROWS - 1)), row_digests(corpus(before), 90, ROWS).tobytes())
-    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
-    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
-    assert asked == [PROBES + 3 + ROWS - 90]
+    vectors, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, counts))
+    np.testing.assert_array_equal(vectors, encoder(after, [])(np.arange(len(after))))
+    assert counts == [PROBES + 3 + ROWS - 90]
 
 
 def test_few_known_rows_are_encoded_without_a_check(tmp_path: Path) -> None:
     """Where results depend on the batch, they would be encoded twice."""
-    before, asked = texts(PROBES), list[int]()
-    store, machine = kept(tmp_path, before, 10), encoder(before, asked, noise=lambda count: count * 1e-3)
+    before, counts = texts(PROBES), list[int]()
+    store, machine = kept(tmp_path, before, 10), encoder(before, counts, noise=lambda count: count * 1e-3)
     encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, machine)
-    assert asked == [PROBES]
+    assert counts == [PROBES]
 
 
 def test_what_is_checked_is_spread_over_the_shard_from_the_first_row_to_the_last(tmp_path: Path) -> None:
     before, checked = texts(), list[int]()
     store, machine = kept(tmp_path, before, 90), encoder(before, [])
 
-    def heard(wanted: np.ndarray) -> np.ndarray:
-        checked.extend(wanted.tolist())
-        return machine(wanted)
+    def heard(numbers: np.ndarray) -> np.ndarray:
+        checked.extend(numbers.tolist())
+        return machine(numbers)
 
     encode_touched(row_digests(corpus(before), 0, ROWS), known_rows(store, "f-"), store, heard)
     assert (len(checked), checked[0], checked[-1]) == (PROBES, 0, ROWS - 1)

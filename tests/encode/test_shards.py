@@ -26,9 +26,9 @@ def shards_of(ids: list[str], passages: list[int] | None = None, mean: int = MEA
     cuts = boundaries(pa.array(ids, pa.string()), owners, mean)
     assert cuts[0] == 0 and cuts[-1] == len(owners) and (np.diff(cuts) > 0).all()
     parts = [owners[first:end] for first, end in pairwise(cuts)]
-    found = [tuple(ids[owner] for owner in dict.fromkeys(part.tolist())) for part in parts]
-    assert [document for part in found for document in part] == ids
-    return found
+    documents_by_shard = [tuple(ids[owner] for owner in dict.fromkeys(part.tolist())) for part in parts]
+    assert [document for part in documents_by_shard for document in part] == ids
+    return documents_by_shard
 
 
 def names(count: int, prefix: str = "d") -> list[str]:
@@ -53,23 +53,23 @@ def test_a_shard_ends_by_document_id_or_at_four_times_the_mean() -> None:
 
 
 def test_chunk_size_does_not_change_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = shards_of(names(500))
+    expected = shards_of(names(500))
     monkeypatch.setattr(shards, "CHUNK", 7)
-    assert shards_of(names(500)) == whole
+    assert shards_of(names(500)) == expected
 
 
-@pytest.mark.parametrize(("what", "touched"), [("append", 3), ("delete", 3), ("insert", 3), ("rename", 3)])
-def test_a_change_touches_only_its_own_shards(what: str, touched: int) -> None:
+@pytest.mark.parametrize(("change", "touched"), [("append", 3), ("delete", 3), ("insert", 3), ("rename", 3)])
+def test_a_change_touches_only_its_own_shards(change: str, touched: int) -> None:
     ids = names(4000)
     before = set(shards_of(ids))
     assert len(before) > 150
     for place in (0, 1, 777, 2500, 3999):
         changed = ids.copy()
-        if what == "append":
+        if change == "append":
             changed += names(place % 20, "new")
-        elif what == "delete":
+        elif change == "delete":
             del changed[place]
-        elif what == "insert":
+        elif change == "insert":
             changed.insert(place, "new")
         else:
             changed[place] = "new"
@@ -100,15 +100,15 @@ def test_a_shard_digest_depends_on_tokens_row_boundaries_and_maker() -> None:
         offsets = np.cumsum([0, *map(len, rows)])
         return Tokens(np.concatenate(rows).astype(np.uint16), offsets, np.arange(len(rows), dtype=np.int32), Path(), 0, 8, "", "")
 
-    same = shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "a")
-    assert shard_digest(tokens([9], [1, 2], [3, 4]), 1, 3, "a") == same  # at any position
+    digest = shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "a")
+    assert shard_digest(tokens([9], [1, 2], [3, 4]), 1, 3, "a") == digest  # at any position
     others = [
         shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "b"),
         shard_digest(tokens([1], [2, 3, 4]), 0, 2, "a"),
         shard_digest(tokens([1, 2], [3, 5]), 0, 2, "a"),
         shard_digest(tokens([1, 2], [3, 4], [5]), 0, 3, "a"),
     ]
-    assert same not in others and len(set(others)) == 4
+    assert digest not in others and len(set(others)) == 4
 
 
 def vectors(value: int, rows: int = 100) -> np.ndarray:
@@ -138,12 +138,12 @@ def test_a_corrupt_shard_is_not_used_and_can_be_kept_again(harm: str, tmp_path: 
     store = ShardStore(tmp_path / "store", 10**6)
     store.keep("a", vectors(1))
     shard, total = tmp_path / "store" / "a.npy", tmp_path / "store" / "a.sha256"
-    whole = bytearray(shard.read_bytes())
+    content = bytearray(shard.read_bytes())
     if harm == "flip":
-        whole[2000] ^= 1
-        shard.write_bytes(whole)
+        content[2000] ^= 1
+        shard.write_bytes(content)
     elif harm in ("cut", "empty"):
-        shard.write_bytes(whole[: 1000 * (harm == "cut")])
+        shard.write_bytes(content[: 1000 * (harm == "cut")])
     elif harm == "no sum":
         total.unlink()
     else:
@@ -230,7 +230,7 @@ def test_forget_removes_unused_shards_of_the_family_and_old_ones_of_others(tmp_p
 
 
 def test_the_store_is_listed_rarely_and_other_encodes_shards_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not listed for every kept shard; what another encode keeps or removes counts from the next listing on."""
+    """It is not listed for every shard; what another encode adds or removes counts from the next listing on."""
     monkeypatch.setattr(shards, "LISTED", 8)
     listings, genuine = [0], Path.glob
 

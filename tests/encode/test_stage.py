@@ -99,54 +99,54 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Project]:
     def make(name: str, documents: Corpus | None = None, encoder: Path = tiny_encoder) -> Project:
-        made = Project(tmp_path / name, encoder, monkeypatch)
-        write_corpus(made.folder / "tokens", corpus() if documents is None else documents)
-        return made
+        workspace = Project(tmp_path / name, encoder, monkeypatch)
+        write_corpus(workspace.folder / "tokens", corpus() if documents is None else documents)
+        return workspace
 
     return make
 
 
 def test_a_shard_is_saved_while_the_next_one_is_encoded(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = project("p")
-    wanted, count = made.run()
-    encode, save = made.worker.encode, made.stage._save
-    begun, following = [Event() for _ in range(count)], iter(range(count))
+    workspace = project("p")
+    expected, count = workspace.run()
+    encode, save = workspace.worker.encode, workspace.stage._save
+    starts, following = [Event() for _ in range(count)], iter(range(count))
     saved: list[int] = []
 
     def encoded(*arguments: object, **more: object) -> object:
-        begun[next(following)].set()
+        starts[next(following)].set()
         return encode(*arguments, **more)
 
     def kept(vectors: object, to: Path, piece: Piece, *arguments: object) -> None:
-        assert begun[min(piece.number + 1, count - 1)].wait(60)
+        assert starts[min(piece.number + 1, count - 1)].wait(60)
         save(vectors, to, piece, *arguments)
         saved.append(piece.number)
 
-    monkeypatch.setattr(made.worker, "encode", encoded)
-    monkeypatch.setattr(made.stage, "_save", kept)
-    shutil.rmtree(made.folder / ".retemper")
-    assert made.run() == (wanted, count)
+    monkeypatch.setattr(workspace.worker, "encode", encoded)
+    monkeypatch.setattr(workspace.stage, "_save", kept)
+    shutil.rmtree(workspace.folder / ".retemper")
+    assert workspace.run() == (expected, count)
     assert saved == list(range(count))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_row_has_the_vector_of_its_tokens(dtype: str, project: Callable[..., Project], tiny_encoder: Path) -> None:
-    made = project("p")
-    made.params(dtype)
-    computed = made.run()[1]
-    found = open_embeddings(made.folder / "out")
+    workspace = project("p")
+    workspace.params(dtype)
+    computed = workspace.run()[1]
+    stored = open_embeddings(workspace.folder / "out")
     rows = [row for passages in corpus().values() for row in passages]
-    assert len(found) == len(rows) == 120 and computed == len(found.manifest.shards) > 5
+    assert len(stored) == len(rows) == 120 and computed == len(stored.manifest.shards) > 5
     tower = load_towers(tiny_encoder).document
     with torch.no_grad():
-        alone = [tower(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
-    vectors = np.concatenate([block for _, block in found.blocks()])
+        expected = [tower(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
+    vectors = np.concatenate([block for _, block in stored.blocks()])
     assert vectors.dtype == np.dtype(dtype)
-    np.testing.assert_allclose(vectors, alone, atol=1e-5 if dtype == "float32" else 2e-3)
-    assert [first for first, _ in found.blocks()] == np.cumsum([0, *found.manifest.shards])[:-1].tolist()
-    assert found.ids().to_pylist() == list(corpus())
-    assert found.owners().tolist() == [n for n, passages in enumerate(corpus().values()) for _ in passages]
-    manifest = found.manifest
+    np.testing.assert_allclose(vectors, expected, atol=1e-5 if dtype == "float32" else 2e-3)
+    assert [first for first, _ in stored.blocks()] == np.cumsum([0, *stored.manifest.shards])[:-1].tolist()
+    assert stored.ids().to_pylist() == list(corpus())
+    assert stored.owners().tolist() == [n for n, passages in enumerate(corpus().values()) for _ in passages]
+    manifest = stored.manifest
     assert (manifest.width, manifest.weights, manifest.tokenizer) == (128, folder_digest(tiny_encoder), "abc")
     assert (manifest.max_length, manifest.prefix) == (24, "passage: ")
 
@@ -154,18 +154,18 @@ def test_every_row_has_the_vector_of_its_tokens(dtype: str, project: Callable[..
 def test_int8_where_the_cpu_multiplies_it_else_as_bf16(
     project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = project("p")
-    exact, vectors = made.run()[0], np.load(made.folder / "out/00000.npy")
-    made.params(precision="int8")
+    workspace = project("p")
+    exact, vectors = workspace.run()[0], np.load(workspace.folder / "out/00000.npy")
+    workspace.params(precision="int8")
     with monkeypatch.context() as patch:
-        patch.setattr(made.worker, "quantized_layers", lambda *_: None)
-        patch.setattr(made.worker, "compute_dtype", lambda *_: torch.float32)
-        assert made.run()[0] == exact
+        patch.setattr(workspace.worker, "quantized_layers", lambda *_: None)
+        patch.setattr(workspace.worker, "compute_dtype", lambda *_: torch.float32)
+        assert workspace.run()[0] == exact
     needs = "requires a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
     assert f"encode.precision: int8: {needs}; encoding in float32 instead" in capsys.readouterr().out
     if has_int8_layers():
-        assert made.run()[0] != exact, "the shards of float32 are not taken for those of int8"
-        quantized = np.load(made.folder / "out/00000.npy")
+        assert workspace.run()[0] != exact, "the shards of float32 are not taken for those of int8"
+        quantized = np.load(workspace.folder / "out/00000.npy")
         assert (vectors * quantized).sum(1).min() > 0.98 * (vectors * vectors).sum(1).min()
 
 
@@ -192,23 +192,23 @@ stage.main()
 def test_a_killed_encode_resumes_and_equals_an_undisturbed_one(precision: Precision, project: Callable[..., Project]) -> None:
     if compute_dtype(torch.device("cpu"), precision) != {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]:
         pytest.skip("this CPU has no bfloat16")
-    undisturbed, made = project("undisturbed"), project("killed")
+    undisturbed, killed = project("undisturbed"), project("killed")
     undisturbed.params(precision=precision)
-    made.params(precision=precision)
-    whole, total = undisturbed.run()
-    command = [sys.executable, "-c", KILLED, str(MEAN_ROWS), *made.argv()[1:]]
-    done = subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False)
-    assert done.returncode == -9, done.stderr
-    assert not (made.folder / "out").exists()
-    kept = len(list((made.folder / ".retemper" / "shards").glob("*.npy")))
-    assert 0 < kept < total
-    assert made.run() == (whole, total - kept)
-    assert not list(made.folder.glob(".*partial"))
-    assert made.run() == (whole, 0)  # DVC removes outs before a stage, so everything comes from the store
+    killed.params(precision=precision)
+    expected, total = undisturbed.run()
+    command = [sys.executable, "-c", KILLED, str(MEAN_ROWS), *killed.argv()[1:]]
+    result = subprocess.run(command, cwd=killed.folder, capture_output=True, text=True, check=False)
+    assert result.returncode == -9, result.stderr
+    assert not (killed.folder / "out").exists()
+    shard_count = len(list((killed.folder / ".retemper" / "shards").glob("*.npy")))
+    assert 0 < shard_count < total
+    assert killed.run() == (expected, total - shard_count)
+    assert not list(killed.folder.glob(".*partial"))
+    assert killed.run() == (expected, 0)  # DVC removes outs before a stage, so everything comes from the store
 
 
 def test_a_failure_leaves_no_out_and_the_manifest_comes_last(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = project("p")
+    workspace = project("p")
     seen: list[list[str]] = []
 
     def look_and_fail(path: Path, _: object) -> None:
@@ -218,42 +218,42 @@ def test_a_failure_leaves_no_out_and_the_manifest_comes_last(project: Callable[.
     with monkeypatch.context() as patch:
         patch.setattr(embeddings, "write_json", look_and_fail)
         with pytest.raises(OSError, match="no space"):
-            made.run()
-    assert sorted(file.name for file in made.folder.iterdir()) == [".retemper", "params.yaml", "tokens"]
-    made.run()
-    assert seen == [sorted({file.name for file in (made.folder / "out").iterdir()} - {"manifest.json"})]
+            workspace.run()
+    assert sorted(file.name for file in workspace.folder.iterdir()) == [".retemper", "params.yaml", "tokens"]
+    workspace.run()
+    assert seen == [sorted({file.name for file in (workspace.folder / "out").iterdir()} - {"manifest.json"})]
 
 
 def test_a_corrupt_shard_in_the_store_is_recomputed(project: Callable[..., Project]) -> None:
-    made = project("p")
-    whole, total = made.run()
-    shard = sorted((made.folder / ".retemper" / "shards").glob("*.npy"))[0]
-    harmed = bytearray(shard.read_bytes())
-    harmed[-1] ^= 1
-    shard.write_bytes(harmed)
-    assert made.run() == (whole, 1)
-    assert made.run() == (whole, 0)
+    workspace = project("p")
+    expected, total = workspace.run()
+    shard = sorted((workspace.folder / ".retemper" / "shards").glob("*.npy"))[0]
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert workspace.run() == (expected, 1)
+    assert workspace.run() == (expected, 0)
     assert total > 1
 
 
-def changed(documents: Corpus, what: str) -> Corpus:
+def changed(documents: Corpus, change: str) -> Corpus:
     names = list(documents)
-    if what == "append":
+    if change == "append":
         return {**documents, "new-1": [[2000, 3000]], "new-2": [[4000], [5000, 6000]]}
-    if what == "delete":
+    if change == "delete":
         return {name: rows for name, rows in documents.items() if name != names[30]}
-    if what == "text":
+    if change == "text":
         return {**documents, names[30]: [[7, 8, 9], *documents[names[30]][1:]]}
     return {"new": [[2000, 3000]], **documents}  # in front
 
 
-@pytest.mark.parametrize("what", ["append", "delete", "text", "front"])
-def test_a_changed_corpus_encodes_only_touched_shards(what: str, project: Callable[..., Project]) -> None:
-    made = project("grown")
-    _, before = made.run()
-    write_corpus(made.folder / "tokens", changed(corpus(), what))
-    grown, computed = made.run()
-    fresh, total = project("fresh", changed(corpus(), what)).run()
+@pytest.mark.parametrize("change", ["append", "delete", "text", "front"])
+def test_a_changed_corpus_encodes_only_touched_shards(change: str, project: Callable[..., Project]) -> None:
+    workspace = project("grown")
+    _, before = workspace.run()
+    write_corpus(workspace.folder / "tokens", changed(corpus(), change))
+    grown, computed = workspace.run()
+    fresh, total = project("fresh", changed(corpus(), change)).run()
     assert grown == fresh
     assert total >= before > 8 and 1 <= computed <= 3
 
@@ -266,68 +266,68 @@ def test_new_documents_spread_over_all_shards_cost_little_more_than_themselves(p
         spread = {**dict(list(spread.items())[:place]), f"new-{place}": [[place + 1000, 7]], **dict(list(spread.items())[place:])}
     for name in names[50::100]:  # 3 are changed
         spread[name] = [draw.integers(1000, 30000, 9).tolist()]
-    made, digests, shards = {}, {}, {}
+    workspaces, digests, shards = {}, {}, {}
     for name, content in (("grown", documents), ("fresh", spread)):
-        made[name] = project(name, content)
-        made[name].mean_rows = 150
-        digests[name], shards[name] = made[name].run()
-    assert shards["fresh"] >= 2 and made["fresh"].rows > 580
-    write_corpus(made["grown"].folder / "tokens", spread)
-    assert made["grown"].run()[0] == digests["fresh"] != digests["grown"]
-    assert made["grown"].rows <= 6 + 32 * shards["fresh"]
+        workspaces[name] = project(name, content)
+        workspaces[name].mean_rows = 150
+        digests[name], shards[name] = workspaces[name].run()
+    assert shards["fresh"] >= 2 and workspaces["fresh"].rows > 580
+    write_corpus(workspaces["grown"].folder / "tokens", spread)
+    assert workspaces["grown"].run()[0] == digests["fresh"] != digests["grown"]
+    assert workspaces["grown"].rows <= 6 + 32 * shards["fresh"]
 
 
 def test_a_deleted_document_leaves_no_trace(project: Callable[..., Project]) -> None:
-    made, documents = project("p"), corpus()
-    made.run()
-    store = made.folder / ".retemper" / "shards"
+    workspace, documents = project("p"), corpus()
+    workspace.run()
+    store = workspace.folder / ".retemper" / "shards"
     gone = list(documents)[31]
-    found = open_embeddings(made.folder / "out")
-    vectors = np.concatenate([block for _, block in found.blocks()])[found.owners() == 31]
+    stored = open_embeddings(workspace.folder / "out")
+    vectors = np.concatenate([block for _, block in stored.blocks()])[stored.owners() == 31]
     digests = [hashlib.blake2b(np.array(row, dtype=np.uint16).tobytes(), digest_size=16).digest() for row in documents[gone]]
-    wanted = [*(vector.tobytes() for vector in vectors), *digests]
+    needles = [*(vector.tobytes() for vector in vectors), *digests]
 
     def traces(folder: Path) -> int:
-        held = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
-        return sum(part in content for part in wanted for content in held)
+        contents = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+        return sum(part in content for part in needles for content in contents)
 
     assert traces(store) == 2 * len(vectors) > 0
-    assert traces(made.folder / "out") == len(vectors)
-    write_corpus(made.folder / "tokens", {name: rows for name, rows in documents.items() if name != gone})
-    made.run()
-    assert traces(made.folder) == 0 and gone not in open_embeddings(made.folder / "out").ids().to_pylist()
-    kept = {file.stem for file in store.glob("*.npy")}
-    assert len(kept) == len(open_embeddings(made.folder / "out").manifest.shards)
-    assert {file.stem for file in store.glob("*.rows")} == kept == {file.stem for file in store.glob("*.sha256")}
+    assert traces(workspace.folder / "out") == len(vectors)
+    write_corpus(workspace.folder / "tokens", {name: rows for name, rows in documents.items() if name != gone})
+    workspace.run()
+    assert traces(workspace.folder) == 0 and gone not in open_embeddings(workspace.folder / "out").ids().to_pylist()
+    stems = {file.stem for file in store.glob("*.npy")}
+    assert len(stems) == len(open_embeddings(workspace.folder / "out").manifest.shards)
+    assert {file.stem for file in store.glob("*.rows")} == stems == {file.stem for file in store.glob("*.sha256")}
 
 
 def test_another_query_tower_encodes_no_document_again(project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path) -> None:
     """An ADORE over these vectors: the document tower is the same, so are the vectors, to the last bit and with the same manifest."""
-    alone, tower, tokenizer = tmp_path / "alone", load_towers(tiny_encoder), load_tokenizer(tiny_encoder)
+    encoder, tower, tokenizer = tmp_path / "alone", load_towers(tiny_encoder), load_tokenizer(tiny_encoder)
     trained = load_towers(tiny_encoder).query
     with torch.no_grad():
         next(trained.parameters()).add_(0.1)
-    alone.mkdir()
-    save_towers(tower, tokenizer, alone, max_length=24, query_prefix="query: ")
+    encoder.mkdir()
+    save_towers(tower, tokenizer, encoder, max_length=24, query_prefix="query: ")
     (tmp_path / "two").mkdir()
-    save_towers(Towers(trained, load_towers(alone).document), tokenizer, tmp_path / "two", 16)
-    made = project("p", encoder=alone)
-    digest, total = made.run()
-    assert made.rows == 120 and total > 5
-    made.encoder = tmp_path / "two"
-    assert (made.run(), made.rows) == ((digest, 0), 0)
+    save_towers(Towers(trained, load_towers(encoder).document), tokenizer, tmp_path / "two", 16)
+    workspace = project("p", encoder=encoder)
+    digest, total = workspace.run()
+    assert workspace.rows == 120 and total > 5
+    workspace.encoder = tmp_path / "two"
+    assert (workspace.run(), workspace.rows) == ((digest, 0), 0)
     with_more = {**corpus(), **{f"new-{n}": rows for n, rows in enumerate(corpus(6).values())}}
-    before = {name: vectors_of(made)[name] for name in corpus()}
-    write_corpus(made.folder / "tokens", with_more)
-    made.run()
-    after = vectors_of(made)
+    before = {name: vectors_of(workspace)[name] for name in corpus()}
+    write_corpus(workspace.folder / "tokens", with_more)
+    workspace.run()
+    after = vectors_of(workspace)
     assert all((before[name] == after[name]).all() for name in corpus()), "vectors of known documents are the same, bit for bit"
-    assert 12 <= made.rows <= 12 + 4 * MEAN_ROWS, "new documents, and known ones of the shard that they came into"
+    assert 12 <= workspace.rows <= 12 + 4 * MEAN_ROWS, "new documents, and known ones of the shard that they came into"
 
 
-def vectors_of(made: Project) -> dict[str, np.ndarray]:
-    found = open_embeddings(made.folder / "out")
-    vectors, names, owners = np.concatenate([block for _, block in found.blocks()]), found.ids().to_pylist(), found.owners()
+def vectors_of(workspace: Project) -> dict[str, np.ndarray]:
+    stored = open_embeddings(workspace.folder / "out")
+    vectors, names, owners = np.concatenate([block for _, block in stored.blocks()]), stored.ids().to_pylist(), stored.owners()
     return {name: vectors[owners == number] for number, name in enumerate(names)}
 
 
@@ -335,19 +335,19 @@ def vectors_of(made: Project) -> dict[str, np.ndarray]:
 def test_changes_that_alter_vectors_reuse_no_shard(
     change: str, project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = project("p")
-    _, total = made.run()
+    workspace = project("p")
+    _, total = workspace.run()
     if change == "weights":
         shutil.copytree(tiny_encoder, tmp_path / "other")
         (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + "\n")
-        made.encoder = tmp_path / "other"
+        workspace.encoder = tmp_path / "other"
     elif change == "dtype":
-        made.params("float16")
+        workspace.params("float16")
     elif change == "code":
-        monkeypatch.setattr(made.stage, "code_digest", lambda *_: "of other code")
+        monkeypatch.setattr(workspace.stage, "code_digest", lambda *_: "of other code")
     else:
         torch.set_num_threads(2)
-    assert made.run()[1] == total
+    assert workspace.run()[1] == total
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(3e38, "float32"), (1e6, "float16")])
@@ -358,17 +358,17 @@ def test_non_finite_vectors_are_refused(
     weights = load_file(tmp_path / "other" / "model.safetensors")
     name = next(key for key in weights if key.endswith("layer.1.output.LayerNorm.beta"))
     save_file({**weights, name: torch.full_like(weights[name], value)}, tmp_path / "other" / "model.safetensors", {"format": "pt"})
-    made = project("p", encoder=tmp_path / "other")
-    made.params(dtype)
+    workspace = project("p", encoder=tmp_path / "other")
+    workspace.params(dtype)
     with pytest.raises(UserError, match=rf"other: document doc-0 \(row 0 of shard 0\) gives NaN or infinity as {dtype}"):
-        made.run()
-    assert not (made.folder / "out").exists() and not list((made.folder / ".retemper").rglob("*.npy"))
+        workspace.run()
+    assert not (workspace.folder / "out").exists() and not list((workspace.folder / ".retemper").rglob("*.npy"))
 
 
 def test_one_document_gives_one_shard(project: Callable[..., Project]) -> None:
-    made = project("p", {"only": [[101, 2000, 102]]})
-    assert made.run()[1] == 1
-    assert open_embeddings(made.folder / "out").manifest.shards == [1]
+    workspace = project("p", {"only": [[101, 2000, 102]]})
+    assert workspace.run()[1] == 1
+    assert open_embeddings(workspace.folder / "out").manifest.shards == [1]
 
 
 @pytest.mark.parametrize(
@@ -384,9 +384,9 @@ def test_one_document_gives_one_shard(project: Callable[..., Project]) -> None:
     ],
 )
 def test_a_corrupt_folder_is_refused_in_one_line(harm: Callable[[Path], object], words: str, project: Callable[..., Project]) -> None:
-    made = project("p")
-    made.run()
-    harm(made.folder / "out")
-    with pytest.raises(UserError, match=words) as refused:
-        list(open_embeddings(made.folder / "out").blocks())
-    assert "\n" not in str(refused.value)
+    workspace = project("p")
+    workspace.run()
+    harm(workspace.folder / "out")
+    with pytest.raises(UserError, match=words) as refusal:
+        list(open_embeddings(workspace.folder / "out").blocks())
+    assert "\n" not in str(refusal.value)

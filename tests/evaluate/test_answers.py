@@ -23,15 +23,15 @@ from tasks.evaluate.split import evaluate_split
 
 def category_words(text: str) -> list[str]:
     """SimpleTokenizer by unicode categories, a character at a time."""
-    found, last = [], False
+    words, last = [], False
     for sign in unicodedata.normalize("NFD", text):
         kind = unicodedata.category(sign)[0]
         if kind in "LNM":
-            found[-1:] = [found[-1] + sign] if last else [*found[-1:], sign]
+            words[-1:] = [words[-1] + sign] if last else [*words[-1:], sign]
         elif kind not in "ZC":
-            found.append(sign)
+            words.append(sign)
         last = kind in "LNM"
-    return [word.lower() for word in found]
+    return [word.lower() for word in words]
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ def test_words_are_simple_tokenizers(text: str) -> None:
 
 def test_answers_are_whole_tokens_in_a_row() -> None:
     text = normalized_tokens("In 1912, the New York Times wrote of the Titanic.")
-    for answer, found in (("new york", True), ("York New", False), ("Tita", False), ("1912,", True), ("1912 the", False), ("", False)):
-        assert contains(text, normalized_tokens(answer)) is found
+    for answer, expected in (("new york", True), ("York New", False), ("Tita", False), ("1912,", True), ("1912 the", False), ("", False)):
+        assert contains(text, normalized_tokens(answer)) is expected
     assert contains(normalized_tokens("Zu\u0308rich"), normalized_tokens("Z\u00fcrich"))
 
 
 def corpus(folder: Path, documents: dict[str, str], answers: dict[str, list[str]]) -> None:
     write_table(folder / "documents.parquet", DOCUMENTS, [_table(DOCUMENTS, [(doc, "Paris", text) for doc, text in documents.items()])])
-    rows = [(query, "what?", given) for query, given in answers.items()]
+    rows = [(query, "what?", texts) for query, texts in answers.items()]
     write_table(folder / "queries" / "test.parquet", QUERIES, [_table(QUERIES, rows)])
 
 
@@ -77,8 +77,8 @@ def test_coverage_of_a_run_equals_a_plain_loop(tmp_path: Path) -> None:
     assert count == 40
     for k in (1, 5, 12):
         hits = sum(
-            any(re.search(rf"(?<!\w){answer.lower()}(?!\w)", documents[doc]) for doc in lists.get(query, [])[:k] for answer in given)
-            for query, given in answers.items()
+            any(re.search(rf"(?<!\w){answer.lower()}(?!\w)", documents[doc]) for doc in lists.get(query, [])[:k] for answer in texts)
+            for query, texts in answers.items()
         )
         assert means[f"Coverage@{k}"] == pytest.approx(hits / 40)
     assert 0 < means["Coverage@1"] < means["Coverage@5"] < means["Coverage@12"] < 1
@@ -94,12 +94,12 @@ def test_a_judged_query_without_answers_is_refused(tmp_path: Path) -> None:
 
 
 def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None:
-    for lines, told in (
+    for lines, message in (
         (["q Q0 d 1 2 x", "q Q0 e 2 1 x", "q Q0 d 3 0 x"], "found document d twice for query q"),
         (["q Q0 d 1 2 x", "p Q0 d 1 1 x", "q Q0 e 2 1 x"], "found lines of query q in two places"),
     ):
         (tmp_path / "test.trec").write_text("\n".join(lines) + "\n")
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             evaluate_split(
                 tmp_path / "test.trec", {"q": {"d": 1}}, parse(["AP"], 1), corpus=tmp_path, split="test", values=tmp_path / "v.parquet"
             )
@@ -115,9 +115,9 @@ def test_the_stage_measures_coverage_where_it_is_asked_for(tmp_path: Path) -> No
     command = [sys.executable, "-m", "tasks.evaluate", "--name", "bm25"]
     command += ["--runs", ".", "--corpus", ".", "--values", "values", "--metrics", "metrics.json"]
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "bm25: test, 1 query without a relevant document, counted as 0\n" in done.stdout
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "bm25: test, 1 query without a relevant document, counted as 0\n" in result.stdout
     expected = {"Coverage@1": 1 / 3, "AP": 0.5 / 3, "Coverage@2": 2 / 3}
     assert json.loads((tmp_path / "metrics.json").read_text()) == {"test": pytest.approx(expected)}
     (tmp_path / "documents.parquet").unlink()

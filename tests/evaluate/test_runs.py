@@ -31,13 +31,13 @@ def ranked_with_ties(queries: int, seed: int) -> pa.Table:
     levels = [np.float32(x) for x in (1e-30, 0.1, 0.1 + 1e-8, 1 / 3, 1 / 3 + 1e-7, 7.0, 123456.789, 1e30, -2.5)]
     rows = []
     for q in range(queries):
-        found = sorted(((draw.choice(levels), f"d{i}") for i in draw.sample(range(40), draw.randint(1, 20))), reverse=True)
-        rows += [(f"q{q}", doc, rank, float(score)) for rank, (score, doc) in enumerate(found, 1)]
+        scored = sorted(((draw.choice(levels), f"d{i}") for i in draw.sample(range(40), draw.randint(1, 20))), reverse=True)
+        rows += [(f"q{q}", doc, rank, float(score)) for rank, (score, doc) in enumerate(scored, 1)]
     return pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
 
 
 def test_a_run_of_ours_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Ids with white space are escaped in the file; they are judged, and tie, as themselves."""
+    """Ids with white space are escaped in the file, but judged and tie-broken as they are."""
     docs = ["d 2", "d 1", "d", "%00d"]
     table = pa.table([["a query"] * 4, docs, [1, 2, 3, 4], [1.0, 1.0, 0.5, 0.5]], schema=RANKED)
     write_run(tmp_path / "run.trec", table.to_batches(), "me")
@@ -138,9 +138,9 @@ def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q1", "a", 1), ("q2", "a", 2), ("q3", "b", 0), ("q4", "b", 1)], QRELS)
     run(tmp_path, "test", [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), ("q3", "b", 1, 1.0)])
-    done = stage(tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "dev has no judged queries" in done.stdout
+    result = stage(tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "dev has no judged queries" in result.stdout
     metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
     assert metrics == {"test": {"RR@10": pytest.approx(0.5 / 4), "AP": pytest.approx(0.5 / 4)}}  # q2 and q4 lack a list, q3 a document
     assert [path.name for path in (tmp_path / "values" / "bm25").iterdir()] == ["test.parquet"]
@@ -153,13 +153,13 @@ def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
 
 def test_stage_refuses_in_one_line(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "test.parquet", [("q3", "b", 0)], QRELS)
-    done = stage(tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "found no relevant document" in done.stderr
+    result = stage(tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "found no relevant document" in result.stderr
     assert not (tmp_path / "values" / "bm25").exists()
     write(tmp_path / "qrels" / "test.parquet", [("q3", "b", 1)], QRELS)
-    done = stage(tmp_path)
-    assert (done.returncode, done.stderr) == (2, "retemper: runs/bm25/test.trec: not found; run the stage that makes it\n")
+    result = stage(tmp_path)
+    assert (result.returncode, result.stderr) == (2, "retemper: runs/bm25/test.trec: not found; run the stage that makes it\n")
 
 
 def test_each_split_has_its_own_lowest_relevant_grade(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_each_split_has_its_own_lowest_relevant_grade(tmp_path: Path) -> None:
     run(tmp_path, "dev", [("q1", "a", 1, 1.0)])
     run(tmp_path, "test", [("q2", "a", 1, 2.0), ("q2", "b", 2, 1.0)])
     for relevance in ("{dev: 1, test: 2}", "{test: 2}"):
-        done = stage(tmp_path, relevance=relevance)
-        assert done.returncode == 0, done.stderr
+        result = stage(tmp_path, relevance=relevance)
+        assert result.returncode == 0, result.stderr
         metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
         assert metrics == {"dev": {"RR@10": 1.0, "AP": 1.0}, "test": {"RR@10": 0.25, "AP": 0.25}}  # q3 has only grade 1 and counts 0
 
@@ -178,10 +178,10 @@ def test_a_split_without_grades_high_enough_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [("q1", "a", 1)], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q2", "b", 3)], QRELS)
     run(tmp_path, "test", [("q2", "b", 1, 1.0)])
-    done = stage(tmp_path, relevance="2")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "evaluate.relevance: found 2 for dev, whose highest grade is 1" in done.stderr
-    assert "{dev: 1, test: 2}" in done.stderr
+    result = stage(tmp_path, relevance="2")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "evaluate.relevance: found 2 for dev, whose highest grade is 1" in result.stderr
+    assert "{dev: 1, test: 2}" in result.stderr
     assert not (tmp_path / "values" / "bm25").exists()
 
 
@@ -194,9 +194,9 @@ def test_a_split_without_grades_high_enough_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_grades_are_refused(relevance: object, line: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as refusal:
         validate(Evaluate, {"relevance": relevance}, "evaluate")
-    assert str(refused.value).startswith(line)
+    assert str(refusal.value).startswith(line)
 
 
 def test_evaluate_does_not_import_torch(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_evaluate_does_not_import_torch(tmp_path: Path) -> None:
     code = f"import runpy, sys; sys.argv[1:] = ['--name', 'bm25', *{paths}]; runpy.run_module('tasks.evaluate', run_name='__main__')"
     code += "; print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "pyarrow" in done.stdout.split() and "torch" not in done.stdout.split()
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "pyarrow" in result.stdout.split() and "torch" not in result.stdout.split()
 
 
 def test_foreign_runs_that_contradict_themselves_or_the_qrels_are_refused(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ def test_figures_of_groups() -> None:
     model = against + draw.normal(0.02, 0.1, 60)
     model[:20] -= 0.2
     labels = ["bad"] * 20 + ["good"] * 37 + ["few"] * 3
-    alone = Dimension(["all"] * 60, ["all"])
-    groups = compare({"kind": by_value(labels), "one": alone}, model, against, drawn=np.arange(60), least=5, alpha=0.1)
+    single = Dimension(["all"] * 60, ["all"])
+    groups = compare({"kind": by_value(labels), "one": single}, model, against, drawn=np.arange(60), least=5, alpha=0.1)
     assert [(group.dimension, group.name, group.queries) for group in groups] == [
         ("kind", "good", 37),
         ("kind", "bad", 20),
@@ -54,9 +54,9 @@ def test_queries_about_one_document_are_drawn_at_once() -> None:
     against, gains = draw.random(40), draw.normal(0.05, 0.1, (2, 5))
     labels, drawn = ["a", "b"] * 20, np.repeat(np.arange(5), 8) + 3  # from 3 on: numbers need not begin at 0
     model = against + np.array([gains[place % 2, place // 8] for place in range(40)])
-    found = compare({"kind": by_value(labels)}, model, against, drawn=drawn, least=5, alpha=0.05)
-    alone = compare({"kind": by_value(labels)}, model, None, drawn=drawn, least=5, alpha=0.05)
-    for group, one, gain, start in zip(found, alone, gains, (0, 1), strict=True):
+    compared = compare({"kind": by_value(labels)}, model, against, drawn=drawn, least=5, alpha=0.05)
+    uncompared = compare({"kind": by_value(labels)}, model, None, drawn=drawn, least=5, alpha=0.05)
+    for group, group_alone, gain, start in zip(compared, uncompared, gains, (0, 1), strict=True):
         assert (group.low, group.high) == pytest.approx(tuple(stats.ttest_1samp(gain, 0.0).confidence_interval(0.95)))
         means = model[start::2].reshape(5, 4).mean(axis=1)
-        assert (one.low, one.high) == pytest.approx(tuple(stats.ttest_1samp(means, 0.0).confidence_interval(0.95)))
+        assert (group_alone.low, group_alone.high) == pytest.approx(tuple(stats.ttest_1samp(means, 0.0).confidence_interval(0.95)))

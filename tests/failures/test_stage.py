@@ -80,23 +80,23 @@ def run(monkeypatch: pytest.MonkeyPatch, report: str = "draws: groups", **failur
         f"failures: {json.dumps({'least_queries': 2, 'bins': 2} | failures)}\nreport: {{metric: RR, {report}}}\ntext: {{}}\n{ROUNDS}\n"
     )
     freeze_parameters(Path())
-    given = "--metrics metrics --values values --runs runs --corpus corpus --index index --out failures"
-    monkeypatch.setattr(sys, "argv", ["failures", *given.split()])
+    arguments = "--metrics metrics --values values --runs runs --corpus corpus --index index --out failures"
+    monkeypatch.setattr(sys, "argv", ["failures", *arguments.split()])
     import_module("tasks.failures.__main__").main()
     return {name: json.loads(Path(f"failures/{name}.json").read_text()) for name in ("groups", "worst")}
 
 
 def test_groups_worst_queries_and_what_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(monkeypatch, model="star")
-    assert (found["groups"]["model"], found["groups"]["against"]) == ("star", "bm25")
-    dev = found["groups"]["splits"]["dev"]
+    report = run(monkeypatch, model="star")
+    assert (report["groups"]["model"], report["groups"]["against"]) == ("star", "bm25")
+    dev = report["groups"]["splits"]["dev"]
     assert {group["dimension"] for group in dev} == {"words", "rarity (mean idf)", "question word"}
-    asked = {group["name"]: group for group in dev if group["dimension"] == "question word"}
-    assert {name: group["queries"] for name, group in asked.items()} == {"what": 1, "who": 1, "none": 2}
-    assert (asked["what"]["model"], asked["what"]["against"]) == (pytest.approx(1 / 3), 1)
-    assert found["groups"]["splits"]["test"] == dev
+    by_word = {group["name"]: group for group in dev if group["dimension"] == "question word"}
+    assert {name: group["queries"] for name, group in by_word.items()} == {"what": 1, "who": 1, "none": 2}
+    assert (by_word["what"]["model"], by_word["what"]["against"]) == (pytest.approx(1 / 3), 1)
+    assert report["groups"]["splits"]["test"] == dev
 
-    worst = found["worst"]
+    worst = report["worst"]
     assert worst["split"] == "dev", "test is not looked at where there is dev"
     assert [entry["query"] for entry in worst["queries"]] == ["q1", "q2"], "the largest loss first; equal queries are left out"
     first = worst["queries"][0]
@@ -105,27 +105,27 @@ def test_groups_worst_queries_and_what_is_said(monkeypatch: pytest.MonkeyPatch, 
     assert first["systems"]["star"]["first"]["matched"] == []
     assert [first["systems"][name]["rank"] for name in ("star", "bm25")] == [3, 1]
     assert [first["systems"][name]["relevant"] for name in ("star", "bm25")] == [False, True]
-    printed = capsys.readouterr().out
-    assert "RR on dev by groups of queries" in printed
-    assert "failures/suspects/dev.csv" in printed
+    output = capsys.readouterr().out
+    assert "RR on dev by groups of queries" in output
+    assert "failures/suspects/dev.csv" in output
 
 
 def test_queries_about_one_document_are_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     """All four share d1, so nothing can be tested; each alone, the two of a group can."""
     for split in ("dev", "test"):
         rows(Path(f"corpus/qrels/{split}.parquet"), QRELS, [(query, doc, 1) for query in RELEVANT for doc in {**RELEVANT[query], "d1": 1}])
-    found = {}
+    lows = {}
     for draws in ("groups", "queries"):
-        told = run(monkeypatch, report=f"draws: {draws}", model="star")["groups"]["splits"]["dev"]
-        found[draws] = [group["low"] for group in told if group["p_holm"] is not None]
-    assert found["groups"] and set(found["groups"]) == {None}
-    assert any(low is not None for low in found["queries"])
+        groups = run(monkeypatch, report=f"draws: {draws}", model="star")["groups"]["splits"]["dev"]
+        lows[draws] = [group["low"] for group in groups if group["p_holm"] is not None]
+    assert lows["groups"] and set(lows["groups"]) == {None}
+    assert any(low is not None for low in lows["queries"])
 
 
 def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, suspect_depth=2, suspect_systems=2)
     with Path("failures/suspects/dev.csv").open(newline="") as handle:
-        listed = list(csv.DictReader(handle))
+        suspects = list(csv.DictReader(handle))
     expected = {}
     for place, query in enumerate(RELEVANT):  # a plain loop; hybrid is made of others' runs
         for doc in TEXTS:
@@ -136,10 +136,10 @@ def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: p
             }
             if len(ranks) >= 2 and doc not in RELEVANT[query]:
                 expected[query, doc] = sum(1 / rank for rank in ranks.values())
-    assert {(row["query-id"], row["corpus-id"]) for row in listed} == set(expected)
-    assert [(row["query-id"], row["corpus-id"]) for row in listed] == sorted(expected, key=lambda pair: (-expected[pair], pair))
-    assert {row["score"] for row in listed} == {""}
-    assert [row["query"] for row in listed if row["query-id"] == "q4"] == ['fish, "swim"'], "quotes and commas survive"
+    assert {(row["query-id"], row["corpus-id"]) for row in suspects} == set(expected)
+    assert [(row["query-id"], row["corpus-id"]) for row in suspects] == sorted(expected, key=lambda pair: (-expected[pair], pair))
+    assert {row["score"] for row in suspects} == {""}
+    assert [row["query"] for row in suspects if row["query-id"] == "q4"] == ['fish, "swim"'], "quotes and commas survive"
     run(monkeypatch, suspects=1)
     assert len(Path("failures/suspects/dev.csv").read_text().splitlines()) == 2
 
@@ -159,9 +159,9 @@ def test_the_best_on_dev_is_studied_and_bm25_with_the_next_best(monkeypatch: pyt
 def test_one_system_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("warmup", "star", "hybrid"):
         Path(f"metrics/{name}.json").unlink()
-    found = run(monkeypatch)
-    assert found["groups"]["against"] is None
-    assert found["worst"]["queries"] == [], "bm25 finds everything"
+    report = run(monkeypatch)
+    assert report["groups"]["against"] is None
+    assert report["worst"]["queries"] == [], "bm25 finds everything"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_queries_without_a_relevant_document_are_nobodys_failures(monkeypatch: p
 
 
 def test_matched_without_blanks_are_bigrams() -> None:
-    """What stands between two blanks is a whole sentence there: it would say nothing."""
+    """The text between two blanks is a whole sentence there, which would tell nothing."""
     documents = {"d1": "北京大学位于海淀区", "d2": "red fish in 北京", "d3": "bird"}
     terms = analyzer("english", "english")
     save(Path("chinese"), build(documents.values(), terms, BM25(), Path("postings")), [pa.array(list(documents))], BM25())

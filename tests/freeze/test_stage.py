@@ -60,8 +60,10 @@ def project(tmp_path: Path) -> Path:
 
 def repro(project: Path) -> tuple[int, str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=project, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    result = subprocess.run(
+        [sys.executable, "-m", "dvc", "repro"], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    return result.returncode, result.stdout + result.stderr
 
 
 def locked(project: Path) -> Any:
@@ -108,11 +110,11 @@ def test_a_digest_of_other_code_is_refused(project: Path) -> None:
     assert repro(project)[0] == 0
     (project / "tasks/one/later.py").write_text("factor = 7\n")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DVC_STAGE": "one"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tasks.one", "data/one"], cwd=project, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2
-    assert done.stderr.startswith("retemper: data/code.json: does not match the current code of one"), done.stderr
+    assert result.returncode == 2
+    assert result.stderr.startswith("retemper: data/code.json: does not match the current code of one"), result.stderr
     assert (project / "data/one").read_text() == "6"
 
 
@@ -126,7 +128,7 @@ def test_other_code_of_a_function_that_parameters_name_is_refused(project: Path)
     for stage, status in (("one@star", 2), ("one@other", 0)):
         environment = os.environ | {"PYTHONPATH": str(ROOT), "DVC_STAGE": stage}
         command = [sys.executable, "-m", "tasks.one", f"data/{stage}"]
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        told = "retemper: data/params.json: does not match the current code of tasks.one.mine:loss"
-        assert done.stderr.startswith(told) == (status == 2), done.stderr
+        result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == status, result.stderr
+        message = "retemper: data/params.json: does not match the current code of tasks.one.mine:loss"
+        assert result.stderr.startswith(message) == (status == 2), result.stderr

@@ -46,11 +46,11 @@ def table(rows: list[Any], schema: pa.Schema) -> pa.Table:
     return pa.table([pa.array([row[n] for row in rows], field.type) for n, field in enumerate(schema)], schema=schema)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *more: str, method: str = "linear", rest: str = "") -> dict[str, Any]:
-    Path("params.yaml").write_text(f"fuse: {{hybrid: {{first: bm25, second: star, method: {method}}}}}\n{rest}")
+def run(monkeypatch: pytest.MonkeyPatch, *more: str, method: str = "linear", sections: str = "") -> dict[str, Any]:
+    Path("params.yaml").write_text(f"fuse: {{hybrid: {{first: bm25, second: star, method: {method}}}}}\n{sections}")
     freeze_parameters(Path())
-    given = "--name hybrid --first runs/bm25 --second runs/star --queries queries --qrels qrels --out runs/hybrid"
-    monkeypatch.setattr(sys, "argv", ["fuse", *given.split(), *more])
+    arguments = "--name hybrid --first runs/bm25 --second runs/star --queries queries --qrels qrels --out runs/hybrid"
+    monkeypatch.setattr(sys, "argv", ["fuse", *arguments.split(), *more])
     import_module("tasks.fuse.__main__").main()
     return dict(json.loads(Path("runs/hybrid/fusion.json").read_text()))
 
@@ -80,48 +80,48 @@ def by_plain_loop(split: str, method: Any, setting: float) -> dict[str, list[str
         for row in Path(f"runs/{name}/{split}.trec").read_text().splitlines():
             query, _, doc, _, score, _ = row.split(" ")
             lists.setdefault(query, {}).setdefault(name, []).append((doc, float(score)))
-    made = {}
-    for query, both in lists.items():
-        first, second = (Ranked([d for d, _ in both.get(name, [])], [s for _, s in both.get(name, [])]) for name in ("bm25", "star"))
-        made[query] = [doc for doc, _ in fuse(pair(first, second, method), setting, 1000)]
-    return made
+    fused = {}
+    for query, results in lists.items():
+        first, second = (Ranked([d for d, _ in results.get(name, [])], [s for _, s in results.get(name, [])]) for name in ("bm25", "star"))
+        fused[query] = [doc for doc, _ in fuse(pair(first, second, method), setting, 1000)]
+    return fused
 
 
-@pytest.mark.parametrize(("method", "what"), [("linear", "weight"), ("zscore", "weight"), ("rrf", "k")])
-def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("method", "key"), [("linear", "weight"), ("zscore", "weight"), ("rrf", "k")])
+def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example()
     monkeypatch.setattr("tasks.fuse.grid.QUERY_BLOCK", 7)  # so that few queries are many blocks
-    record = run(monkeypatch, method=method, rest="report: {metric: RR@10}\nevaluate: {relevance: {dev: 2}}\n")
+    record = run(monkeypatch, method=method, sections="report: {metric: RR@10}\nevaluate: {relevance: {dev: 2}}\n")
     assert record["measure"] == "RR@10" and record["chosen_on"] == "dev"
-    assert [point[what] for point in record["grid"]] == list(GRIDS[method])
+    assert [point[key] for point in record["grid"]] == list(GRIDS[method])
     rows = judged(20, [f"dev{n}" for n in range(30)])
     grades = {query: {d: g for q, d, g in rows if q == query} for query, _, _ in rows}
-    counted = set(grades)
+    judged_queries = set(grades)
     assert any(max(own.values()) < 2 for own in grades.values()), "which count 0"
     for point in record["grid"]:
-        lists, total = by_plain_loop("dev", method, point[what]), 0.0
-        for query in counted:
+        lists, total = by_plain_loop("dev", method, point[key]), 0.0
+        for query in judged_queries:
             places = [n for n, doc in enumerate(lists.get(query, [])[:10], 1) if grades[query].get(doc, 0) >= 2]
             total += 1 / places[0] if places else 0
-        assert point["RR@10"] == pytest.approx(total / len(counted))
+        assert point["RR@10"] == pytest.approx(total / len(judged_queries))
     best = max(point["RR@10"] for point in record["grid"])
-    assert record[what] == next(point[what] for point in record["grid"] if point["RR@10"] == pytest.approx(best, abs=1e-12))
+    assert record[key] == next(point[key] for point in record["grid"] if point["RR@10"] == pytest.approx(best, abs=1e-12))
     assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the settings in the grid differ"
     for split in ("dev", "test"):
-        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, record[what])
+        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, record[key])
     places: Any = {"corpus": Path(), "split": "dev", "values": Path("dev.parquet")}
-    means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in counted}, parse(["RR@10"], 2), **places)
+    means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in judged_queries}, parse(["RR@10"], 2), **places)
     assert means["RR@10"] == pytest.approx(best)  # what evaluate will compute
 
 
-@pytest.mark.parametrize("shared", [1, 2])
+@pytest.mark.parametrize("queries_per_document", [1, 2])
 def test_a_weight_may_be_chosen_on_the_selection_part_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], queries_per_document: int
 ) -> None:
     """The first system is good on those queries that choose, the second on all others, which are four times as many. With two queries
-    `shared` by a relevant document, both choose or none."""
+    per relevant document, both choose or neither does."""
     names = [f"dev{n}" for n in range(60)]
-    docs = {q: f"a{n // shared}" for n, q in enumerate(names)}
+    docs = {q: f"a{n // queries_per_document}" for n, q in enumerate(names)}
     groups = connected(docs.items())
     good, bad = (9.0, 1.0, 0.0), (0.0, 9.0, 8.0)
     first, second = (
@@ -134,10 +134,10 @@ def test_a_weight_may_be_chosen_on_the_selection_part_alone(
     assert everything["weight"] == 0 and everything["chosen_on"] == "dev"
     assert part["weight"] == next(point["weight"] for point in part["grid"] if point["nDCG@10"] == 1.0) > 0.5
     assert part["chosen_on"] == "dev (selection part)"
-    said = capsys.readouterr().out
-    ends = [f"{what}: {part['grid'][place]['nDCG@10']:.4f}" for what, place in ((0, 0), (1, -1))]
-    told = f"weight {part['weight']:g}: nDCG@10 1.0000 on dev (selection part), the best of 21 ({', '.join(ends)}; all: fusion.json)"
-    assert f"fuse hybrid: linear of bm25 and star, {told}\n" in said
+    output = capsys.readouterr().out
+    ends = [f"{weight}: {part['grid'][place]['nDCG@10']:.4f}" for weight, place in ((0, 0), (1, -1))]
+    message = f"weight {part['weight']:g}: nDCG@10 1.0000 on dev (selection part), the best of 21 ({', '.join(ends)}; all: fusion.json)"
+    assert f"fuse hybrid: linear of bm25 and star, {message}\n" in output
 
 
 def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,11 +168,11 @@ def test_the_grid_measures_lists_of_the_depth_that_is_written(depth: int, metric
     for k, mean in grid_means(pairs, "rrf", depth, qrels=qrels, measure=parse([metric], 1)).items():
         total = 0.0
         for query, grades in qrels.items():
-            told = {d: sum(1 / (k + 1 + own.index(d)) for own in (first[query], second[query]) if d in own) for d in documents}
-            ranked = sorted((d for d in documents if told[d]), key=lambda d, told=told: (np.float32(told[d]), d), reverse=True)[:depth]
+            sums = {d: sum(1 / (k + 1 + own.index(d)) for own in (first[query], second[query]) if d in own) for d in documents}
+            ranked = sorted((d for d in documents if sums[d]), key=lambda d, sums=sums: (np.float32(sums[d]), d), reverse=True)[:depth]
             places = [n for n, d in enumerate(ranked, 1) if d in grades]
             if metric == "AP":
-                total += sum(found / n for found, n in enumerate(places, 1)) / len(grades)
+                total += sum(hits / n for hits, n in enumerate(places, 1)) / len(grades)
             elif places and places[0] <= 10:
                 total += 1 / places[0]
         assert mean == pytest.approx(total / len(qrels))
@@ -195,23 +195,23 @@ def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert run(monkeypatch, method="rrf")["k"] == 60
 
 
-@pytest.mark.parametrize(("method", "what", "setting"), [("linear", "weight", 0.85), ("zscore", "weight", 0.0), ("rrf", "k", 7)])
-def test_a_given_setting_is_used(method: Any, what: str, setting: float, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+@pytest.mark.parametrize(("method", "key", "setting"), [("linear", "weight", 0.85), ("zscore", "weight", 0.0), ("rrf", "k", 7)])
+def test_a_given_setting_is_used(method: Any, key: str, setting: float, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     example()
-    record = run(monkeypatch, method=f"{method}, {what}: {setting}")
-    assert (record[what], record["chosen_on"], record["grid"]) == (setting, "params.yaml", [])
-    assert f"{what} {setting:g}, as in params.yaml" in capsys.readouterr().out
+    record = run(monkeypatch, method=f"{method}, {key}: {setting}")
+    assert (record[key], record["chosen_on"], record["grid"]) == (setting, "params.yaml", [])
+    assert f"{key} {setting:g}, as in params.yaml" in capsys.readouterr().out
     for split in ("dev", "test"):
         assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, setting)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [("rrf, weight: 0.5", "weight is set, but rrf has none; set k"), ("zscore, k: 60", "set weight")]
+    ("method", "words"), [("rrf, weight: 0.5", "weight is set, but rrf has none; set k"), ("zscore, k: 60", "set weight")]
 )
-def test_a_setting_of_another_method_is_refused(given: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_of_another_method_is_refused(method: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example()
     with pytest.raises(UserError, match=words):
-        run(monkeypatch, method=given)
+        run(monkeypatch, method=method)
 
 
 def test_one_query_and_an_empty_run_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,9 +236,9 @@ def test_one_query_and_an_empty_run_are_fused(monkeypatch: pytest.MonkeyPatch) -
 def test_a_run_that_cannot_be_fused_is_refused_in_one_line(line: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example()
     Path("runs/bm25/dev.trec").write_text(f"{line}\n")
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as refusal:
         run(monkeypatch)
-    assert "\n" not in str(refused.value) and not Path("runs/hybrid").exists()
+    assert "\n" not in str(refusal.value) and not Path("runs/hybrid").exists()
 
 
 def test_invalid_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

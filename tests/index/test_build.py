@@ -49,10 +49,10 @@ def draw(rows: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
 
 
-def plain_recall(found: np.ndarray, queries: np.ndarray, vectors: np.ndarray, k: int) -> float:
-    """Mean share of the true top k among the found, by Python's own sort in float64."""
+def plain_recall(retrieved: np.ndarray, queries: np.ndarray, vectors: np.ndarray, k: int) -> float:
+    """Mean share of the true top k that was retrieved, by Python's own sort in float64."""
     shares = []
-    for query, rows in zip(queries.astype(np.float64), found, strict=True):
+    for query, rows in zip(queries.astype(np.float64), retrieved, strict=True):
         scores = {row: float(np.dot(query, vector)) for row, vector in enumerate(vectors.astype(np.float64))}
         best = sorted(scores, key=lambda row: scores[row], reverse=True)[:k]
         shares.append(len(set(best) & set(rows[:k].tolist())) / k)
@@ -79,9 +79,9 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     index = faiss.read_index(str(tmp_path / "index.faiss"))  # a plain faiss file
     assert (index.ntotal, index.d, index.metric_type) == (600, WIDTH, faiss.METRIC_INNER_PRODUCT)
     scores, rows = exact_search(queries, embeddings.blocks(), 10, CPU)
-    found = search_index(open_index(tmp_path / "index.faiss"), queries, 10)[1]
-    figure = recall(found, scores, rows, 10)
-    assert figure == pytest.approx(plain_recall(found, queries, vectors, 10))
+    hits = search_index(open_index(tmp_path / "index.faiss"), queries, 10)[1]
+    figure = recall(hits, scores, rows, 10)
+    assert figure == pytest.approx(plain_recall(hits, queries, vectors, 10))
     assert low <= figure <= high
 
 
@@ -107,11 +107,11 @@ def test_a_pq_without_polysemous_order_finds_the_same(factory: str, tmp_path: Pa
     plain.add(vectors)
     set_effort(plain, params)
     ours = build(write_embeddings(tmp_path / "e", vectors, [200, 400]), params)
-    for index, wanted in ((plain, {True}), (ours, {False})):
+    for index, trained in ((plain, {True}), (ours, {False})):
         inner = [index, *(faiss.downcast_index(getattr(index, name)) for name in ("refine_index", "index") if hasattr(index, name))]
-        assert {part.do_polysemous_training for part in inner if hasattr(part, "do_polysemous_training")} == wanted
-    for found, expected in zip(search_index(ours, queries, 10), search_index(plain, queries, 10), strict=True):
-        assert (found == expected).all()
+        assert {part.do_polysemous_training for part in inner if hasattr(part, "do_polysemous_training")} == trained
+    for actual, expected in zip(search_index(ours, queries, 10), search_index(plain, queries, 10), strict=True):
+        assert (actual == expected).all()
 
 
 @pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "RR8,IVF8_HNSW4,PQ4x4np,RFlat"])
@@ -168,16 +168,16 @@ def test_refined_indexes_score_more_candidates_again(factory: str, tmp_path: Pat
     vectors, queries = draw(600), draw(20, 1)
     embeddings = write_embeddings(tmp_path / "e", vectors, [600])
     exact = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :10]
-    found = {}
+    recalls = {}
     for k_factor in (1, 5, 60):
         faiss.write_index(build(embeddings, Index(factory=factory, nprobe=4, k_factor=k_factor)), str(tmp_path / "i"))
         index = faiss.read_index(str(tmp_path / "i"))
         assert index.k_factor == k_factor
         scores, rows = search_index(index, queries, 10)
         assert (np.diff(scores, axis=1) <= 0).all()
-        found[k_factor] = np.mean([len(np.intersect1d(*pair)) / 10 for pair in zip(rows, exact, strict=True)])
-    assert found[1] < found[5] < found[60]
-    assert found[60] > 0.95, "all 600 rows"
+        recalls[k_factor] = np.mean([len(np.intersect1d(*pair)) / 10 for pair in zip(rows, exact, strict=True)])
+    assert recalls[1] < recalls[5] < recalls[60]
+    assert recalls[60] > 0.95, "all 600 rows"
     assert Index().k_factor == 4
 
 
@@ -191,11 +191,11 @@ def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: py
     assert capsys.readouterr().out == (
         "x: the index found too few results for 3 of 8 queries, 3 of 10 at worst; raise index.nprobe (3 of 8 inverted lists probed)\n"
     )
-    one = ShortLists(1000).count(np.array([0]))
-    others = [build(embeddings, Index(factory="HNSW8", ef_search=77)), build(embeddings, Index(factory="IVF8,Flat", nprobe=9))]
+    single = ShortLists(1000).count(np.array([0]))
+    indexes = [build(embeddings, Index(factory="HNSW8", ef_search=77)), build(embeddings, Index(factory="IVF8,Flat", nprobe=9))]
     capsys.readouterr()
-    for other in others:
-        one.tell("y", other, file=sys.stderr)
+    for searched in indexes:
+        single.tell("y", searched, file=sys.stderr)
     line = "y: the index found too few results for 1 of 1 query, 0 of 1,000 at worst; "
     assert capsys.readouterr().err.splitlines() == [
         line + "raise ef_search (77), or the number after HNSW",
@@ -219,17 +219,17 @@ def test_ef_search_is_written_into_the_file(factory: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("factory", ["Flut", "PQ7", "IVF,Flat", "IVF64,Flat", "PQ4x8", "", "Flat,Flat,", "IDMap,Flat"])
 def test_invalid_factory_is_refused_in_one_line(factory: str, tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(30), [30])
-    with pytest.raises(UserError, match=r"params.yaml: index.factory: .*faiss says: \S") as refused:
+    with pytest.raises(UserError, match=r"params.yaml: index.factory: .*faiss says: \S") as refusal:
         build(embeddings, Index.model_construct(**{**Index().model_dump(), "factory": factory}))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_unreadable_index_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"no index")
     for name in ("bad", "missing"):
-        with pytest.raises(UserError, match=f"{name}: unreadable faiss index") as refused:
+        with pytest.raises(UserError, match=f"{name}: unreadable faiss index") as refusal:
             open_index(tmp_path / name)
-        assert "\n" not in str(refused.value)
+        assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("factory", ["PQ4x4fs,RFlat", "IVF8,SQ8", "IVF8_HNSW4,PQ4x4", "PCA8,HNSW8_SQ8", "OPQ4,IVF8,PQ4x4fs"])
@@ -237,11 +237,11 @@ def test_a_mapped_index_finds_the_same(factory: str, tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(600), [600])
     build_file(embeddings, Index(factory=factory, nprobe=3), tmp_path / "i")
     queries = draw(20, seed=1)
-    found = [search_index(open_index(tmp_path / "i", 600, WIDTH, mapped=mapped), queries, 30) for mapped in (False, True)]
-    assert all(read.tobytes() == mapped.tobytes() for read, mapped in zip(*found, strict=True))
-    whole = (tmp_path / "i").read_bytes()
-    for cut in (1, len(whole) // 2, len(whole) - 8):  # faiss misses fewer bytes of the last row number
-        (tmp_path / "i").write_bytes(whole[:cut])
+    results = [search_index(open_index(tmp_path / "i", 600, WIDTH, mapped=mapped), queries, 30) for mapped in (False, True)]
+    assert all(read.tobytes() == mapped.tobytes() for read, mapped in zip(*results, strict=True))
+    content = (tmp_path / "i").read_bytes()
+    for cut in (1, len(content) // 2, len(content) - 8):  # faiss misses fewer bytes of the last row number
+        (tmp_path / "i").write_bytes(content[:cut])
         with pytest.raises(UserError, match="i: unreadable faiss index"):
             open_index(tmp_path / "i", mapped=True)
 
@@ -256,7 +256,7 @@ def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_index_larger_than_memory_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """faiss asks for what a corrupt length says."""
+    """faiss allocates whatever a corrupt length says."""
 
     def fails(*_: object) -> None:
         raise MemoryError("std::bad_alloc")
@@ -278,12 +278,12 @@ def test_a_flat_index_is_the_file_that_faiss_writes(dtype: Any, tmp_path: Path) 
     if (maps := Path("/proc/self/maps")).exists():
         assert str(tmp_path / "ours") in maps.read_text(), "not read into memory"
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-    for found, expected in zip(search_index(ours, draw(7, 1), 20), search_index(theirs, draw(7, 1), 20), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(search_index(ours, draw(7, 1), 20), search_index(theirs, draw(7, 1), 20), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(ours.reconstruct_batch(np.arange(300)), vectors)
-    whole = (tmp_path / "ours").read_bytes()
-    for size in (10, 40, 50, len(whole) - 1):
-        (tmp_path / "cut").write_bytes(whole[:size])
+    content = (tmp_path / "ours").read_bytes()
+    for size in (10, 40, 50, len(content) - 1):
+        (tmp_path / "cut").write_bytes(content[:size])
         with pytest.raises(UserError, match="cut: unreadable faiss index"):
             open_index(tmp_path / "cut")
 
@@ -336,8 +336,8 @@ def test_the_stage_writes_the_index_and_its_figures(
         with torch.no_grad():
             queries = tower(torch.tensor(rows[:7]), torch.ones(len(rows[:7]), 6, dtype=torch.int64)).numpy()
         k = min(recall_at, 300)
-        found = faiss.read_index(str(tmp_path / "out" / "i" / "index.faiss")).search(queries, k)[1]
-        assert figures[key] == pytest.approx(plain_recall(found, queries, vectors, k), abs=1e-6)
+        hits = faiss.read_index(str(tmp_path / "out" / "i" / "index.faiss")).search(queries, k)[1]
+        assert figures[key] == pytest.approx(plain_recall(hits, queries, vectors, k), abs=1e-6)
 
 
 def test_a_warning_of_faiss_is_shown_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -349,10 +349,10 @@ def test_a_warning_of_faiss_is_shown_once(tmp_path: Path, capfd: pytest.CaptureF
 
 def test_latencies_are_of_every_query_alone_and_of_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = import_module("tasks.index.__main__")
-    asked: list[int] = []
-    now = iter(range(10_000))
-    monkeypatch.setattr(stage, "search_index", lambda _index, queries, _k: asked.append(len(queries)))
-    monkeypatch.setattr(stage.time, "perf_counter", lambda: float(next(now)))
-    found = stage.latencies(None, np.zeros((5, 4), dtype=np.float32), 3)
-    assert asked == [1, 1, 1, 1, 1, 5]
-    assert found == {"search_p50_ms": 1000.0, "search_p99_ms": 1000.0, "search_batched_ms": 200.0}
+    batch_sizes: list[int] = []
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(stage, "search_index", lambda _index, queries, _k: batch_sizes.append(len(queries)))
+    monkeypatch.setattr(stage.time, "perf_counter", lambda: float(next(seconds)))
+    figures = stage.latencies(None, np.zeros((5, 4), dtype=np.float32), 3)
+    assert batch_sizes == [1, 1, 1, 1, 1, 5]
+    assert figures == {"search_p50_ms": 1000.0, "search_p99_ms": 1000.0, "search_batched_ms": 200.0}

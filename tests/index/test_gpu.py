@@ -48,33 +48,33 @@ class OnGpu:
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         assert k <= 2048
         self.searched += len(queries)
-        found: tuple[np.ndarray, np.ndarray] = self.index.search(queries, k)
-        return found
+        hits: tuple[np.ndarray, np.ndarray] = self.index.search(queries, k)
+        return hits
 
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnGpu]:
-    """faiss knows a GPU; what was copied to it."""
+    """Make faiss see a GPU; returns the indexes that are copied to it."""
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
-    made: list[OnGpu] = []
+    clones: list[OnGpu] = []
     memory: list[int] = []
 
     def copy(resources: Any, number: int, index: Any, options: Any) -> Any:
         assert memory == [1 << 30] and resources.setTempMemory and number == 0
-        made.append(OnGpu(index, options))
-        return made[-1] if options.reserveVecs or index.ntotal else made[-1].index  # k-means wants faiss's own
+        clones.append(OnGpu(index, options))
+        return clones[-1] if options.reserveVecs or index.ntotal else clones[-1].index  # k-means wants faiss's own
 
     options = {"reserveVecs": 0, "useFloat16": False, "allowCpuCoarseQuantizer": False}
     for name, value in {
         "StandardGpuResources": lambda: (memory.clear(), SimpleNamespace(setTempMemory=memory.append))[1],
         "GpuClonerOptions": lambda: SimpleNamespace(**options),
         "index_cpu_to_gpu": copy,
-        "index_gpu_to_cpu": lambda found: found.index,
+        "index_gpu_to_cpu": lambda clone: clone.index,
         "get_num_gpus": lambda: 1,
     }.items():
         monkeypatch.setattr(faiss, name, value, raising=False)
-    return made
+    return clones
 
 
 @pytest.fixture
@@ -97,16 +97,16 @@ def test_an_index_filled_on_a_gpu_is_an_ordinary_one(factory: str, embeddings: E
     assert filled.options.allowCpuCoarseQuantizer == ("HNSW" in factory)
 
 
-@pytest.mark.parametrize(("factory", "why"), [("HNSW8", "no IndexHNSW"), ("PQ4x4", "no IndexPQ"), ("IVF4,PQ4x4", "4 bits")])
+@pytest.mark.parametrize(("factory", "reason"), [("HNSW8", "no IndexHNSW"), ("PQ4x4", "no IndexPQ"), ("IVF4,PQ4x4", "4 bits")])
 def test_what_a_gpu_cannot_hold_is_built_and_searched_on_the_cpu(
-    factory: str, why: str, embeddings: Embeddings, copies: list[OnGpu], capsys: pytest.CaptureFixture[str]
+    factory: str, reason: str, embeddings: Embeddings, copies: list[OnGpu], capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = build(embeddings, Index(factory=factory), gpu=required_gpu(GPU))
     assert index.ntotal == 600 and all(not copy.added for copy in copies)
-    said = capsys.readouterr().out
-    assert f"index {factory}: on the CPU:" in said and why in said
+    output = capsys.readouterr().out
+    assert f"index {factory}: on the CPU:" in output and reason in output
     assert on_device(index, GPU) is index
-    assert why in capsys.readouterr().out
+    assert reason in capsys.readouterr().out
 
 
 def test_lookup_tables_of_long_codes_are_in_float16(copies: list[OnGpu], tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_searches_go_to_the_gpu(embeddings: Embeddings, copies: list[OnGpu], cap
     assert on_device(index, CPU) is index
     searched = on_device(index, GPU)
     expected = search_indexed(queries, index, 10)
-    found = search_indexed(queries, searched, 10)
-    assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
+    hits = search_indexed(queries, searched, 10)
+    assert (hits[0] == expected[0]).all() and (hits[1] == expected[1]).all()
     assert copies[-1].searched == 7
     assert not capsys.readouterr().out
 
@@ -156,7 +156,7 @@ def test_an_index_that_does_not_fit_is_searched_on_the_cpu(
 
 
 def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is lent to other programs, too: another factory string is no remedy."""
+    """Other programs use its memory too: another factory string would not help."""
     index = build(embeddings, Index(factory="IVF8,Flat"))
 
     def full(*_: Any) -> Any:
@@ -169,8 +169,8 @@ def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Em
     monkeypatch.setattr(index, "search", full)
     with pytest.raises(RuntimeError) as raised:
         search_indexed(draw(3, 1), index, 10)
-    known = user_error(raised.value)
-    assert isinstance(known, MemoryFull) and str(known).startswith("cudaMalloc error out of memory: ")
+    error = user_error(raised.value)
+    assert isinstance(error, MemoryFull) and str(error).startswith("cudaMalloc error out of memory: ")
 
 
 def test_a_gpu_that_is_full_is_no_fault_of_the_factory() -> None:
@@ -190,8 +190,8 @@ def test_a_gpu_that_is_not_there() -> None:
 
 def test_the_stage_refuses_without_a_gpu_before_it_reads(small: Any) -> None:
     small.set("index.build", "gpu")
-    done = small.stage("index@warmup", *small.elsewhere("index@warmup", "gpu"))
-    assert done.status == 2 and done.err.count("\n") == 1 and "index.build: found gpu" in done.err
+    result = small.stage("index@warmup", *small.elsewhere("index@warmup", "gpu"))
+    assert result.status == 2 and result.err.count("\n") == 1 and "index.build: found gpu" in result.err
     assert not (small.folder / "gpu").exists()
 
 
@@ -200,6 +200,6 @@ def test_the_stage_on_a_gpu(small: Any) -> None:
     small.set("index.build", "gpu")
     small.write("runtime.yaml", "device: cuda:0\n")
     with fake_gpu():
-        done = small.stage("index@warmup", *small.elsewhere("index@warmup", "gpu"))
-    assert done.status == 0, done.err
+        result = small.stage("index@warmup", *small.elsewhere("index@warmup", "gpu"))
+    assert result.status == 0, result.err
     assert small.read("gpu/data/indexes/warmup/index.faiss") == small.read("data/indexes/warmup/index.faiss")

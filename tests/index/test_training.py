@@ -22,7 +22,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "wanted"),
+    ("factory", "expected"),
     [
         ("IVF8_HNSW4,Flat", {"IndexHNSWFlat.add": {1}, "IndexIVFFlat.add": {4}}),
         ("IVF8(HNSW4),Flat", {"IndexHNSWFlat.add": {1}, "IndexIVFFlat.add": {4}}),
@@ -33,17 +33,17 @@ def _one_thread(_same_torch_everywhere: None) -> None:
     ],
 )
 def test_what_depends_on_threads_has_one(
-    factory: str, wanted: dict[str, set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    factory: str, expected: dict[str, set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the bits of these differ with the number of threads depends on the CPU, so we ask how many there were."""
     embeddings = write_embeddings(tmp_path / "e", draw(600), [200, 400])
-    used: dict[str, set[int]] = {}
+    thread_counts: dict[str, set[int]] = {}
 
     def watch(owner: Any, name: str) -> None:
         method = getattr(owner, name)
 
         def watched(self: Any, vectors: np.ndarray) -> None:
-            used.setdefault(f"{owner.__name__}.{name}", set()).add(faiss.omp_get_max_threads())
+            thread_counts.setdefault(f"{owner.__name__}.{name}", set()).add(faiss.omp_get_max_threads())
             method(self, vectors)
 
         monkeypatch.setattr(owner, name, watched)
@@ -59,14 +59,14 @@ def test_what_depends_on_threads_has_one(
         assert faiss.omp_get_max_threads() == 4, "the rest has them all"
     finally:
         torch.set_num_threads(threads)
-    assert used == wanted
+    assert thread_counts == expected
 
 
 def test_hnsw_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(3000), [1000, 2000])
-    used: set[int] = set()  # two cores may come to the same graph by chance
+    thread_counts: set[int] = set()  # two cores may come to the same graph by chance
     add = faiss.IndexHNSWFlat.add
-    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, x: (used.add(faiss.omp_get_max_threads()), add(self, x))[1])
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, x: (thread_counts.add(faiss.omp_get_max_threads()), add(self, x))[1])
     threads = torch.get_num_threads()
     torch.set_num_threads(4)  # which filling it would use
     try:
@@ -75,7 +75,7 @@ def test_hnsw_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert faiss.omp_get_max_threads() == 4, "the search has them all again"
     finally:
         torch.set_num_threads(threads)
-    assert used == {1}
+    assert thread_counts == {1}
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -84,11 +84,11 @@ def test_the_training_sample_is_drawn_from_all_rows(size: int, tmp_path: Path) -
     vectors = np.arange(200, dtype=np.float32)[:, None] * np.ones((1, 3), dtype=np.float32)
     embeddings = write_embeddings(tmp_path / "e", vectors.astype(np.float16), [50, 1, 149])
     sample = training_sample(embeddings, size, 3)
-    chosen = sample[:, 0].astype(int).tolist()
-    assert sample.dtype == np.float32 and len(set(chosen)) == min(size, 200) and chosen == sorted(chosen)
+    numbers = sample[:, 0].astype(int).tolist()
+    assert sample.dtype == np.float32 and len(set(numbers)) == min(size, 200) and numbers == sorted(numbers)
     if size == 40:
-        assert max(chosen) > 150 > 60 > min(chosen)
-        assert chosen != training_sample(embeddings, size, 4)[:, 0].astype(int).tolist()
+        assert max(numbers) > 150 > 60 > min(numbers)
+        assert numbers != training_sample(embeddings, size, 4)[:, 0].astype(int).tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

@@ -28,7 +28,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 def test_what_scores_above_the_bound_is_discarded_before_ranks_are_given(
     depth: int, skip: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores on a grid, so that some equal the bound; queries, and whole tables, of which nothing is found or left."""
+    """Scores on a grid, so that some equal the bound; queries and whole tables with nothing found, or nothing left."""
     monkeypatch.setattr(guard, "QUERY_BLOCK", block)
     draw = random.Random(10 * depth + skip)
     queries = draw.sample([f"q{n}" for n in range(99)], 60)
@@ -36,26 +36,26 @@ def test_what_scores_above_the_bound_is_discarded_before_ranks_are_given(
     lists = [sorted((draw.randint(0, 9) / 2 for _ in range(draw.choice([0, 0, 1, 4, 12]))), reverse=True) for _ in queries]
     parts, expected, place = list[pa.Table](), list[list[Row]](), 0
     while place < len(queries):
-        given, left = list[Row](), list[Row]()
+        part_rows, left = list[Row](), list[Row]()
         for number in range(place, min(place + draw.choice([1, 2, 9]), len(queries))):
             query, place = queries[number], number + 1
-            found = [(query, f"d{n}", n + 1, score) for n, score in enumerate(lists[number])]
-            given += found
-            kept = [row for row in found if row[3] <= bound[number]][skip : skip + depth]
+            query_rows = [(query, f"d{n}", n + 1, score) for n, score in enumerate(lists[number])]
+            part_rows += query_rows
+            kept = [row for row in query_rows if row[3] <= bound[number]][skip : skip + depth]
             left += [(query, doc, rank, score) for rank, (_, doc, _, score) in enumerate(kept, 1)]
-        parts.append(table_of(given))
+        parts.append(table_of(part_rows))
         expected.append(left)
-    found = list(filter_negatives(iter(parts), np.array(bound), pa.array(queries), depth, skip))
-    assert [rows_of(part) for part in found] == expected and all(part.schema == RANKED for part in found)
+    filtered = list(filter_negatives(iter(parts), np.array(bound), pa.array(queries), depth, skip))
+    assert [rows_of(part) for part in filtered] == expected and all(part.schema == RANKED for part in filtered)
 
 
 def test_ids_of_queries_are_searched_from_the_table_before_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """With millions of queries, a search of all ids for each table would be most of the work."""
-    looked: list[int] = []
+    searched_sizes: list[int] = []
     genuine = guard.pc.index_in
 
     def index_in(names: pa.ChunkedArray, value_set: pa.Array) -> pa.ChunkedArray:
-        looked.append(len(value_set))
+        searched_sizes.append(len(value_set))
         return genuine(names, value_set=value_set)
 
     monkeypatch.setattr(guard, "pc", SimpleNamespace(index_in=index_in))
@@ -63,7 +63,7 @@ def test_ids_of_queries_are_searched_from_the_table_before_on(monkeypatch: pytes
     queries = [f"q{n}" for n in range(50)]
     tables = [table_of([(query, "d", 1, 1.0) for query in queries[n : n + 4]]) for n in (0, 4, 8, 30, 36)]
     assert len(list(filter_negatives(tables, np.full(50, math.inf), pa.array(queries), 1, 0))) == 5
-    assert looked == [4, 4, 4, 4, 8, 16, 32, 4, 8]  # 18 queries without a negative, then two
+    assert searched_sizes == [4, 4, 4, 4, 8, 16, 32, 4, 8]  # 18 queries without a negative, then two
 
 
 @pytest.mark.parametrize("relative", [None, 0.0, 0.25])
@@ -88,7 +88,7 @@ def test_positives_are_ranked_by_query_score_and_document() -> None:
     query, document, scores = (np.array(column) for column in zip(*scored, strict=True))
     expected = []
     for number in range(9):
-        own = sorted((-score, d) for q, d, score in scored if q == number)
-        expected += [(f"q{number}", f"d{d}", rank, -score) for rank, (score, d) in enumerate(own, 1)]
+        by_score = sorted((-score, d) for q, d, score in scored if q == number)
+        expected += [(f"q{number}", f"d{d}", rank, -score) for rank, (score, d) in enumerate(by_score, 1)]
     ids = [pa.array([f"{kind}{n}" for n in range(9)]) for kind in "qd"]
     assert rows_of(ranked_positives(query, document, scores.astype(np.float32), *ids)) == expected

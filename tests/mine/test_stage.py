@@ -79,23 +79,25 @@ class Case:
         return sorted(best.items(), key=lambda pair: -pair[1])
 
     def run(
-        self, monkeypatch: pytest.MonkeyPatch, way: str, depth: int, skip: int, qrels: list[tuple[str, str, int]], more: str = ""
+        self, monkeypatch: pytest.MonkeyPatch, search: str, depth: int, skip: int, qrels: list[tuple[str, str, int]], options: str = ""
     ) -> list[tuple[str, str, int, float]]:
-        (self.folder / "params.yaml").write_text(f"mine: {{m: {{search: {way}, depth: {depth}, skip: {skip}, precision: fp32{more}}}}}\n")
+        (self.folder / "params.yaml").write_text(
+            f"mine: {{m: {{search: {search}, depth: {depth}, skip: {skip}, precision: fp32{options}}}}}\n"
+        )
         table = pa.table([list(column) for column in zip(*qrels, strict=True)] or [[], [], []], schema=QRELS)
         write_table(self.folder / "qrels.parquet", QRELS, [table])
         monkeypatch.chdir(self.folder)
-        paths = f"--vectors {way} --encoder {self.encoder} --documents documents --queries queries --qrels qrels.parquet --out out"
+        paths = f"--vectors {search} --encoder {self.encoder} --documents documents --queries queries --qrels qrels.parquet --out out"
         monkeypatch.setattr(sys, "argv", ["mine", "--name", "m", *paths.split()])
         import_module("tasks.mine.__main__").main()
         assert sorted(file.name for file in (self.folder / "out").iterdir()) == ["positives.parquet", "train.parquet"]
         return [tuple(row.values()) for row in read_table(self.folder / "out" / "train.parquet", RANKED).to_pylist()]
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
 @pytest.mark.parametrize(("depth", "skip"), [(5, 0), (1, 0), (4, 3), (1000, 0)])
 def test_equals_brute_force_without_positives(
-    way: str, depth: int, skip: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: str, depth: int, skip: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(tmp_path, tiny_encoder)
     orders = [case.order(query) for query in range(QUERIES)]
@@ -106,13 +108,13 @@ def test_equals_brute_force_without_positives(
     irrelevant += [("q0", f"d{orders[0][0][0]}", 0)]
     elsewhere = [("q3", "not in the corpus", 1), ("not a query", "d1", 2), *judged[:3]]  # and some rows twice
     monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
-    found = case.run(monkeypatch, way, depth, skip, judged + irrelevant + elsewhere)
+    rows = case.run(monkeypatch, search, depth, skip, judged + irrelevant + elsewhere)
     expected = []
     for query, order in enumerate(orders):
         negatives = [(doc, score) for doc, score in order if (query, doc) not in positives][skip : skip + depth]
         expected += [(f"q{query}", f"d{doc}", rank, pytest.approx(score, abs=1e-4)) for rank, (doc, score) in enumerate(negatives, 1)]
-    assert found == expected
-    assert not {(int(q[1:]), int(doc[1:])) for q, doc, *_ in found} & positives
+    assert rows == expected
+    assert not {(int(q[1:]), int(doc[1:])) for q, doc, *_ in rows} & positives
 
 
 def test_what_has_the_text_of_a_positive_is_not_mined(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +122,13 @@ def test_what_has_the_text_of_a_positive_is_not_mined(tiny_encoder: Path, tmp_pa
     case = Case(tmp_path, tiny_encoder, passages=1)
     shutil.rmtree(tmp_path / "documents")
     write_tokens(tmp_path / "documents", "d", [[7 if row == 3 else row] for row in range(DOCUMENTS)], case.owners)
-    asked = np.fromfile(tmp_path / "queries/tokens.bin", dtype=np.uint16)
-    asked[6:12] = asked[:6]
-    asked.tofile(tmp_path / "queries/tokens.bin")
+    tokens = np.fromfile(tmp_path / "queries/tokens.bin", dtype=np.uint16)
+    tokens[6:12] = tokens[:6]
+    tokens.tofile(tmp_path / "queries/tokens.bin")
     case.rows[1] = case.rows[0]
-    found = case.run(monkeypatch, "embeddings", 1000, 0, [("q0", "d7", 1), ("q2", "d9", 1)])
+    rows = case.run(monkeypatch, "embeddings", 1000, 0, [("q0", "d7", 1), ("q2", "d9", 1)])
     excluded = {
-        query: {f"d{n}" for n in range(DOCUMENTS)} - {doc for q, doc, *_ in found if q == query} for query in ("q0", "q1", "q2", "q3")
+        query: {f"d{n}" for n in range(DOCUMENTS)} - {doc for q, doc, *_ in rows if q == query} for query in ("q0", "q1", "q2", "q3")
     }
     assert excluded == {"q0": {"d3", "d7"}, "q1": {"d3", "d7"}, "q2": {"d9"}, "q3": set()}
 
@@ -137,35 +139,35 @@ def test_copies_of_a_positive_take_no_place_among_the_mined(tiny_encoder: Path, 
     order = [document for document, _ in case.order(0)]
     shutil.rmtree(tmp_path / "documents")
     write_tokens(tmp_path / "documents", "d", [[99] if row in order[:20] else [row] for row in range(DOCUMENTS)], case.owners)
-    found = case.run(monkeypatch, "embeddings", 2, 0, [("q0", f"d{order[0]}", 1)])
-    assert [doc for query, doc, *_ in found if query == "q0"] == [f"d{document}" for document in order[20:22]]
+    rows = case.run(monkeypatch, "embeddings", 2, 0, [("q0", f"d{order[0]}", 1)])
+    assert [doc for query, doc, *_ in rows if query == "q0"] == [f"d{document}" for document in order[20:22]]
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
-def test_a_query_with_more_positives_than_depth(way: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
+def test_a_query_with_more_positives_than_depth(search: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(tmp_path, tiny_encoder, queries=2)
     order = case.order(1)
-    found = case.run(monkeypatch, way, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order[:30]])
-    assert [row[1] for row in found if row[0] == "q1"] == [f"d{doc}" for doc, _ in order[30:32]]
-    found = case.run(monkeypatch, way, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order])
-    assert [row for row in found if row[0] == "q1"] == []  # nothing is left
-    assert len(found) == 2
+    rows = case.run(monkeypatch, search, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order[:30]])
+    assert [row[1] for row in rows if row[0] == "q1"] == [f"d{doc}" for doc, _ in order[30:32]]
+    rows = case.run(monkeypatch, search, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order])
+    assert [row for row in rows if row[0] == "q1"] == []  # nothing is left
+    assert len(rows) == 2
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
 @pytest.mark.parametrize(("queries", "documents"), [(0, 5), (1, 1), (3, 2)])
 def test_the_smallest_cases(
-    way: str, queries: int, documents: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: str, queries: int, documents: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(tmp_path, tiny_encoder, queries, documents, passages=1)
-    found = case.run(monkeypatch, way, 200, 0, [])
-    assert len(found) == queries * documents
-    assert found == [
+    rows = case.run(monkeypatch, search, 200, 0, [])
+    assert len(rows) == queries * documents
+    assert rows == [
         (f"q{q}", f"d{doc}", rank, pytest.approx(score, abs=1e-4))
         for q in range(queries)
         for rank, (doc, score) in enumerate(case.order(q), 1)
     ]
-    assert case.run(monkeypatch, way, 200, 0, [("q0", "d0", 1)]) == ranked_again(found, "q0", "d0")
+    assert case.run(monkeypatch, search, 200, 0, [("q0", "d0", 1)]) == ranked_again(rows, "q0", "d0")
 
 
 def test_a_skip_that_leaves_nothing_is_refused(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,16 +188,16 @@ def test_encoder_of_wrong_width_or_with_nan_is_refused(tiny_encoder: Path, tmp_p
     with pytest.raises(UserError, match="width 128, but the encoder has 7"):
         case.run(monkeypatch, "embeddings", 3, 0, [])
     monkeypatch.setattr(core_queries, "encode", lambda *_: np.full((QUERIES, WIDTH), np.nan, dtype=np.float32))
-    for way in ("embeddings", "indexes"):
+    for search in ("embeddings", "indexes"):
         with pytest.raises(UserError, match="returns NaN or infinity for a query"):
-            case.run(monkeypatch, way, 3, 0, [])
+            case.run(monkeypatch, search, 3, 0, [])
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
 @pytest.mark.parametrize(("relative", "absolute"), [(0.2, None), (None, 3.0), (0.1, 6.0), (None, 0.0)])
 def test_margins_discard_negatives_close_to_a_positive(
-    way: str, relative: float | None, absolute: float | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: str, relative: float | None, absolute: float | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is below the best of two positives; query 0 has none and keeps all; query 1's are negative in score."""
     case = Case(tmp_path, tiny_encoder)
@@ -203,19 +205,19 @@ def test_margins_discard_negatives_close_to_a_positive(
     places = {1: (-1, -2), **{q: (q, q + 3) for q in range(2, QUERIES)}}
     positives = {(q, orders[q][place][0]) for q, pair in places.items() for place in pair}
     assert orders[1][-2][1] < 0
-    more = "".join(f", {name}_margin: {value}" for name, value in (("relative", relative), ("absolute", absolute)) if value is not None)
+    options = "".join(f", {name}_margin: {value}" for name, value in (("relative", relative), ("absolute", absolute)) if value is not None)
     judged = [(f"q{q}", f"d{d}", 1) for q, d in sorted(positives)]
-    found = case.run(monkeypatch, way, 1000, 1, judged, more)
+    rows = case.run(monkeypatch, search, 1000, 1, judged, options)
     expected = []
     for q, order in enumerate(orders):
         best = max((score for doc, score in order if (q, doc) in positives), default=None)
         margins = [] if best is None else [m for m in (relative and relative * abs(best), absolute) if m is not None]
         left = [(d, s) for d, s in order if (q, d) not in positives and all(s <= best - m for m in margins)][1:]
         expected += [(f"q{q}", f"d{d}", rank, pytest.approx(s, abs=1e-4)) for rank, (d, s) in enumerate(left, 1)]
-    assert found == expected
-    short = case.run(monkeypatch, way, 4, 1, judged, more)  # discarded negatives within the searched depth are not replaced
+    assert rows == expected
+    short = case.run(monkeypatch, search, 4, 1, judged, options)  # discarded negatives within the searched depth are not replaced
     assert short
-    assert short == [row for row in found if row[2] <= sum(query == row[0] for query, *_ in short)]
+    assert short == [row for row in rows if row[2] <= sum(query == row[0] for query, *_ in short)]
     assert max(rank for *_, rank, _ in short) <= 4
     own = [tuple(row.values()) for row in read_table(tmp_path / "out" / "positives.parquet", RANKED).to_pylist()]
     assert own == [
@@ -233,8 +235,8 @@ def test_scores_from_an_index_with_codes_are_those_of_its_own_search() -> None:
         index.train(vectors)
         index.add(vectors)
         scores, rows = index.search(queries, 5)
-        found = index_scores(index, queries, np.repeat(np.arange(3), 5), rows.ravel())
-        np.testing.assert_allclose(found, scores.ravel(), rtol=1e-4, atol=1e-4)
+        actual = index_scores(index, queries, np.repeat(np.arange(3), 5), rows.ravel())
+        np.testing.assert_allclose(actual, scores.ravel(), rtol=1e-4, atol=1e-4)
 
 
 def test_index_with_scores_unlike_its_vectors_is_refused(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,22 +256,22 @@ def parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_queries, "FEWEST", 4)
 
 
-@pytest.mark.parametrize("way", ["embeddings", "indexes"])
-def test_killed_and_resumed(way: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine queries are three parts: a kill in the second leaves the vectors and the first, and the same bytes come out."""
+@pytest.mark.parametrize("search", ["embeddings", "indexes"])
+def test_killed_and_resumed(search: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine queries make three parts: a kill in the second keeps the vectors and the first part, and the result is the same."""
     case = Case(tmp_path, tiny_encoder)
     judged = [(f"q{q}", f"d{(q * 5 + n) % DOCUMENTS}", 1) for q in range(2, QUERIES) for n in range(3)]
-    asked = (way, 6, 1, judged, ", absolute_margin: 0.5")
-    whole = case.run(monkeypatch, *asked)
+    arguments = (search, 6, 1, judged, ", absolute_margin: 0.5")
+    expected = case.run(monkeypatch, *arguments)
     assert not (tmp_path / ".retemper").exists(), "one part leaves nothing behind"
     parts_of_four(monkeypatch)
-    assert case.run(monkeypatch, *asked) == [(q, d, rank, pytest.approx(score, abs=1e-5)) for q, d, rank, score in whole]
+    assert case.run(monkeypatch, *arguments) == [(q, d, rank, pytest.approx(score, abs=1e-5)) for q, d, rank, score in expected]
     undisturbed = [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")]
     for name in (".retemper", "out"):
         shutil.rmtree(tmp_path / name)
 
-    module, function = (core_queries, "exact_search") if way == "embeddings" else (faiss_search, "search_index")
-    genuine, before, calls = getattr(module, function), int(way == "indexes"), list[int]()  # an index is tried out first
+    module, function = (core_queries, "exact_search") if search == "embeddings" else (faiss_search, "search_index")
+    genuine, before, calls = getattr(module, function), int(search == "indexes"), list[int]()  # an index is tried out first
 
     def counted(*given: object, **named: object) -> object:
         calls.append(1)
@@ -280,27 +282,27 @@ def test_killed_and_resumed(way: str, tiny_encoder: Path, tmp_path: Path, monkey
     monkeypatch.setattr(module, function, counted)
     killed = before + 2
     with pytest.raises(KeyboardInterrupt):
-        case.run(monkeypatch, *asked)
+        case.run(monkeypatch, *arguments)
     assert not (tmp_path / "out").exists()
     assert len(list(tmp_path.glob(".retemper/scratch/mine-m/*/*.parquet"))) == 1
 
     killed = -1
     calls.clear()
-    with monkeypatch.context() as kept:
-        kept.setattr(core_queries, "encode", lambda *_: pytest.fail("the vectors are there"))
-        case.run(monkeypatch, *asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(core_queries, "encode", lambda *_: pytest.fail("the vectors are there"))
+        case.run(monkeypatch, *arguments)
     assert len(calls) == before + 2
     assert [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")] == undisturbed
 
     (first, *_) = sorted(tmp_path.glob(".retemper/scratch/mine-m/*/*.parquet"))
     first.write_bytes(first.read_bytes()[:-9])  # a machine lost its power
     calls.clear()
-    case.run(monkeypatch, *asked)
+    case.run(monkeypatch, *arguments)
     assert len(calls) == before + 1
     assert [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")] == undisturbed
 
     calls.clear()
-    case.run(monkeypatch, way, 6, 1, judged[1:], ", absolute_margin: 0.5")
+    case.run(monkeypatch, search, 6, 1, judged[1:], ", absolute_margin: 0.5")
     assert len(calls) == before + 3, "other judgements, other work"
 
 
@@ -308,33 +310,33 @@ def test_queries_without_any_negative_between_parts(tiny_encoder: Path, tmp_path
     """A whole part of them too: the guard looks for the next table's queries further on."""
     case = Case(tmp_path, tiny_encoder)
     judged = [(f"q{q}", f"d{d}", 1) for q in (0, 4, 5, 6, 7) for d in range(DOCUMENTS)]
-    whole = case.run(monkeypatch, "embeddings", 3, 0, judged)
-    assert sorted({q for q, *_ in whole}) == ["q1", "q2", "q3", "q8"]
+    undisturbed = case.run(monkeypatch, "embeddings", 3, 0, judged)
+    assert sorted({q for q, *_ in undisturbed}) == ["q1", "q2", "q3", "q8"]
     parts_of_four(monkeypatch)
-    assert [row[:3] for row in case.run(monkeypatch, "embeddings", 3, 0, judged)] == [row[:3] for row in whole]
+    assert [row[:3] for row in case.run(monkeypatch, "embeddings", 3, 0, judged)] == [row[:3] for row in undisturbed]
 
 
-def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, way: str = "embeddings", depth: int = 3, more: str = "") -> str:
-    """The digest of a mining's finished parts, of which there are several."""
+def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, search: str = "embeddings", depth: int = 3, options: str = "") -> str:
+    """The digest that names the finished parts of a mining that has several."""
 
     def refuse(name: str, digest: str) -> Path:
         assert name == "mine-m"
         raise UserError(digest)
 
-    with monkeypatch.context() as patch, pytest.raises(UserError) as refused:
+    with monkeypatch.context() as patch, pytest.raises(UserError) as refusal:
         parts_of_four(patch)
         patch.setattr("tasks.mine.__main__.scratch_folder", refuse)
-        case.run(patch, way, depth, 0, [("q0", "d1", 1)], more)
-    return str(refused.value)
+        case.run(patch, search, depth, 0, [("q0", "d1", 1)], options)
+    return str(refusal.value)
 
 
 def test_other_near_duplicates_are_other_work(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(tmp_path, tiny_encoder)
-    found = [digest_of(case, monkeypatch)]
+    digests = [digest_of(case, monkeypatch)]
     for groups in (np.arange(DOCUMENTS), np.arange(DOCUMENTS) // 2):
         np.save(tmp_path / "documents" / SAME, groups)
-        found += [digest_of(case, monkeypatch), digest_of(case, monkeypatch)]
-    assert found[1] == found[2] and found[3] == found[4] and len(set(found)) == 3
+        digests += [digest_of(case, monkeypatch), digest_of(case, monkeypatch)]
+    assert digests[1] == digests[2] and digests[3] == digests[4] and len(set(digests)) == 3
 
 
 def test_other_inputs_and_parameters_are_other_work(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +346,7 @@ def test_other_inputs_and_parameters_are_other_work(tiny_encoder: Path, tmp_path
     owners[1:] = np.sort(owners[1:] * 0 + np.arange(1, len(owners)) % DOCUMENTS)
     ids = pa.table([[f"x{n}" for n in range(DOCUMENTS)]], schema=IDS)
     first = digest_of(case, monkeypatch)
-    found = [first, digest_of(case, monkeypatch, depth=4), digest_of(case, monkeypatch, more=", absolute_margin: 1.0")]
+    digests = [first, digest_of(case, monkeypatch, depth=4), digest_of(case, monkeypatch, options=", absolute_margin: 1.0")]
     tokens, manifest = tmp_path / "queries/tokens.bin", tmp_path / "embeddings/manifest.json"
     for change in (
         lambda: (tmp_path / "encoder/config.json").write_bytes((tmp_path / "encoder/config.json").read_bytes() + b"\n"),
@@ -354,10 +356,10 @@ def test_other_inputs_and_parameters_are_other_work(tiny_encoder: Path, tmp_path
         lambda: manifest.write_bytes(manifest.read_bytes() + b"\n"),
     ):
         change()
-        found += [digest_of(case, monkeypatch)]
-        assert digest_of(case, monkeypatch) == found[-1]
-    found += [digest_of(case, monkeypatch, "indexes")]
+        digests += [digest_of(case, monkeypatch)]
+        assert digest_of(case, monkeypatch) == digests[-1]
+    digests += [digest_of(case, monkeypatch, "indexes")]
     manifest.write_bytes(manifest.read_bytes() + b"\n")
-    assert digest_of(case, monkeypatch, "indexes") == found[-1]
+    assert digest_of(case, monkeypatch, "indexes") == digests[-1]
     faiss.write_index(faiss.IndexFlatIP(WIDTH), str(tmp_path / "indexes/index.faiss"))
-    assert len({*found, digest_of(case, monkeypatch, "indexes")}) == len(found) + 1
+    assert len({*digests, digest_of(case, monkeypatch, "indexes")}) == len(digests) + 1

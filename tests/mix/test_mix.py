@@ -50,8 +50,8 @@ def by_hand(first: list[tuple[str, float]], second: list[tuple[str, float]], rat
     """The next from `first` if that is closer to `ratio` than the next from `second`; the first one left that is not yet taken."""
     mixed, own = list[tuple[str, float]](), 0
     while len(mixed) < depth:
-        wanted = ratio * (len(mixed) + 1)
-        nearer = abs(own + 1 - wanted) <= abs(own - wanted)
+        target = ratio * (len(mixed) + 1)
+        nearer = abs(own + 1 - target) <= abs(own - target)
         left = [entry for entry in (first if nearer else second) if entry[0] not in dict(mixed)]
         if not left:
             break
@@ -69,17 +69,17 @@ def test_tables_are_mixed_query_by_query(ratio: float, batch: int, tmp_path: Pat
     lists = [{q: [(d, draw.randint(0, 9) / 4) for d in draw.sample(DOCUMENTS, draw.choice([0, 1, 5, 9]))] for q in queries} for _ in "ab"]
     rows = [[(q, d, rank, score) for q in queries for rank, (d, score) in enumerate(own[q], 1)] for own in lists]
     first, second = (Table(negatives(tmp_path, name, own) / "train.parquet") for name, own in zip("ab", rows, strict=True))
-    found = list(mix_negatives(queries, first, second, ratio, 8))
+    parts = list(mix_negatives(queries, first, second, ratio, 8))
     first.close()
     second.close()
-    expected, sizes, full = list[Row](), list[int](), 0
+    expected, sizes, rows_in_parts = list[Row](), list[int](), 0
     for query in queries:
         mixed = by_hand(lists[0][query], lists[1][query], ratio, 8)
         expected += [(query, doc, rank, score) for rank, (doc, score) in enumerate(mixed, 1)]
-        if len(expected) - full >= batch:
-            sizes, full = [*sizes, len(expected) - full], len(expected)
-    assert [tuple(row.values()) for part in found for row in part.to_pylist()] == expected
-    assert [len(part) for part in found] == [*sizes, len(expected) - full]
+        if len(expected) - rows_in_parts >= batch:
+            sizes, rows_in_parts = [*sizes, len(expected) - rows_in_parts], len(expected)
+    assert [tuple(row.values()) for part in parts for row in part.to_pylist()] == expected
+    assert [len(part) for part in parts] == [*sizes, len(expected) - rows_in_parts]
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, params: str, first: Path, second: Path) -> list[Row]:
@@ -99,10 +99,10 @@ def test_bm25_and_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     rows = [(q, d, rank, 1 / rank) for q in QUERIES if q != "q2" for rank, d in enumerate(draw.sample(DOCUMENTS[20:], 8), 1)]
     bm25, empty = negatives(tmp_path, "bm25", rows), negatives(tmp_path, "random", [])
     params = "{first: bm25, second: random, ratio: 0.5, depth: 8, seed: %d}"
-    found = run(tmp_path, monkeypatch, params % 1, bm25, empty)
+    mixed_rows = run(tmp_path, monkeypatch, params % 1, bm25, empty)
     digest = folder_digest(tmp_path / "out")
     for query in QUERIES:
-        mixed = [row for row in found if row[0] == query]
+        mixed = [row for row in mixed_rows if row[0] == query]
         if query == "q2":  # BM25 found nothing
             assert mixed == []
             continue
@@ -116,20 +116,20 @@ def test_bm25_and_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 assert (doc, pytest.approx(score)) in own
             else:
                 assert math.isnan(score), "a round draws another in its place"
-    assert [row[0] for row in found] == [q for q in QUERIES if q != "q2" for _ in range(8)]
-    again = run(tmp_path, monkeypatch, params % 1, bm25, empty)
+    assert [row[0] for row in mixed_rows] == [q for q in QUERIES if q != "q2" for _ in range(8)]
+    repeated = run(tmp_path, monkeypatch, params % 1, bm25, empty)
     assert folder_digest(tmp_path / "out") == digest
-    assert [doc for _, doc, _, _ in again] != [doc for _, doc, _, _ in run(tmp_path, monkeypatch, params % 2, bm25, empty)]
+    assert [doc for _, doc, _, _ in repeated] != [doc for _, doc, _, _ in run(tmp_path, monkeypatch, params % 2, bm25, empty)]
     swapped = run(tmp_path, monkeypatch, "{first: random, second: bm25, ratio: 0.25, depth: 8}", empty, bm25)
     assert len(swapped) > 20
 
 
 def test_random_uses_all_other_documents_of_a_small_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("q1", f"e{n}", n + 1, 0.0) for n in range(20)]
-    found = run(
+    mixed_rows = run(
         tmp_path, monkeypatch, "{first: a, second: random, depth: 100}", negatives(tmp_path, "a", rows), negatives(tmp_path, "r", [])
     )
-    assert sorted(d for _, d, _, _ in found if d[0] == "d") == sorted(DOCUMENTS[20:])
+    assert sorted(d for _, d, _, _ in mixed_rows if d[0] == "d") == sorted(DOCUMENTS[20:])
 
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,16 +33,20 @@ DOCUMENTS = [("d2", "Fish", "red fish"), ("1", "", "blue  fish"), ("d3", "Only a
 
 
 def test_reads_a_folder(prepare: Any, put: Any) -> None:
-    got = prepare(f"beir:{put(FILES)}")
-    assert got.documents == DOCUMENTS
-    assert got.queries == {
+    prepared = prepare(f"beir:{put(FILES)}")
+    assert prepared.documents == DOCUMENTS
+    assert prepared.queries == {
         "train": [("7", "seventh", ["seven", "VII"]), ("q1", "first", [])],
         "dev": [("q3", "third", []), ("q1", "first", [])],
         "test": [],
     }
-    assert got.qrels == {"train": [("q1", "d2", 1), ("7", "1", 2), ("q1", "d4", 0)], "dev": [("q3", "d3", 1), ("q1", "1", 1)], "test": []}
-    assert got.official == []
-    assert got.stats == {
+    assert prepared.qrels == {
+        "train": [("q1", "d2", 1), ("7", "1", 2), ("q1", "d4", 0)],
+        "dev": [("q3", "d3", 1), ("q1", "1", 1)],
+        "test": [],
+    }
+    assert prepared.official == []
+    assert prepared.stats == {
         "documents": {"count": 4, "words": {"mean": 1.75, "median": 2, "p95": 3}, "empty_titles": 2, "empty_texts": 1},
         "splits": {
             "train": {"queries": 2, "words": {"mean": 1.0, "median": 1, "p95": 1}, "qrels": 3, "positives": 2, "positives_per_query": 1.0},
@@ -60,9 +64,9 @@ def test_metadata_of_queries_becomes_columns(prepare: Any, put: Any) -> None:
         folder = prepare(f"beir:{put(FILES | {'queries.jsonl': queries})}").folder / "columns"
         return {path.stem: pq.read_table(path).to_pylist() for path in folder.glob("*")}
 
-    told = columns(r'{"source": "web", "year": 1999, "hard": true, "tags": ["a"], "none": null, "half": "\ud800"}')
+    rows = columns(r'{"source": "web", "year": 1999, "hard": true, "tags": ["a"], "none": null, "half": "\ud800"}')
     values = {"source": "web", "year": "1999", "hard": "true", "half": "?"}
-    assert told == {"train": [{"query": "7", "column": name, "value": value} for name, value in values.items()]}
+    assert rows == {"train": [{"query": "7", "column": name, "value": value} for name, value in values.items()]}
     assert columns("{}") == columns('"text"') == {}, "no file, as for a source without metadata"
 
 
@@ -199,9 +203,9 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_refuses(prepare: Any, put: Any, wrong: str) -> None:
-    change, message = WRONG[wrong]
+@pytest.mark.parametrize("mistake", WRONG)
+def test_refuses(prepare: Any, put: Any, mistake: str) -> None:
+    change, message = WRONG[mistake]
     folder = put({name: text for name, text in {**FILES, **change}.items() if text is not None})
     with pytest.raises(UserError) as error:
         prepare(f"beir:{folder}")
@@ -215,11 +219,11 @@ def test_drops_what_the_parameters_allow(prepare: Any, put: Any) -> None:
         "queries.jsonl": QUERIES + '{"_id": "silent", "text": ""}\n',
         "qrels/train.tsv": "q1\td2\t1\nq1\tnope\t1\nq5\td2\t1\nq9\tnope\t1\n7\te\t1\nsilent\td2\t1\nq1\td2\t1\n",
     }
-    got = prepare(f"beir:{put({**FILES, **change})}", unknown_documents="drop", empty_texts="drop")
-    assert got.documents == DOCUMENTS
-    assert got.queries["train"] == [("q1", "first", [])]
-    assert got.qrels["train"] == [("q1", "d2", 1)]
-    assert got.stats["dropped"] == {
+    prepared = prepare(f"beir:{put({**FILES, **change})}", unknown_documents="drop", empty_texts="drop")
+    assert prepared.documents == DOCUMENTS
+    assert prepared.queries["train"] == [("q1", "first", [])]
+    assert prepared.qrels["train"] == [("q1", "d2", 1)]
+    assert prepared.stats["dropped"] == {
         "documents without text": 1,
         "qrels of a document without text": 1,
         "qrels of a query without text": 1,
@@ -237,7 +241,7 @@ def test_a_split_that_loses_all_its_qrels_is_refused(prepare: Any, put: Any) -> 
 
 
 def test_real_folder(prepare: Any, shared_data: Path) -> None:
-    got = prepare(f"beir:{shared_data / 'squadshifts_all'}")
-    assert len(got.documents) == 5664
-    assert [len(got.queries[split]) for split in ("train", "dev", "test")] == [21642, 2762, 3222]
-    assert [len(got.qrels[split]) for split in ("train", "dev", "test")] == [21642, 2762, 3222]
+    prepared = prepare(f"beir:{shared_data / 'squadshifts_all'}")
+    assert len(prepared.documents) == 5664
+    assert [len(prepared.queries[split]) for split in ("train", "dev", "test")] == [21642, 2762, 3222]
+    assert [len(prepared.qrels[split]) for split in ("train", "dev", "test")] == [21642, 2762, 3222]

@@ -33,16 +33,16 @@ def texts(count: int = 900) -> list[tuple[str, str]]:
     """Titles and texts, of which some are others' copies, and some nearly so."""
     draw = random.Random(count)
     words = ["straße", "ΣΊΣΥΦΟΣ", "word", "\u212a", "İstanbul", "東京", "a", "b"]
-    made: list[tuple[str, str]] = [("", "x"), ("x", ""), ("x", "x"), ("", "x x"), ("x x", "")]
-    while len(made) < count:
+    pairs: list[tuple[str, str]] = [("", "x"), ("x", ""), ("x", "x"), ("", "x x"), ("x x", "")]
+    while len(pairs) < count:
         title, text = " ".join(draw.choices(words, k=draw.randrange(3))), " ".join(draw.choices(words, k=draw.randrange(1, 30)))
-        made.append((title, text))
+        pairs.append((title, text))
         if draw.random() < 0.3:
-            earlier = draw.choice(made)
-            made.append((altered(draw, earlier[0]), altered(draw, earlier[1])))
+            earlier = draw.choice(pairs)
+            pairs.append((altered(draw, earlier[0]), altered(draw, earlier[1])))
         if draw.random() < 0.2:  # equal in what a sketch has
-            made.append((title, text.replace("a", "b", 1)))
-    return made[:count]
+            pairs.append((title, text.replace("a", "b", 1)))
+    return pairs[:count]
 
 
 def counted_in(source: Source, out: Path, processes: int) -> int:
@@ -53,11 +53,11 @@ def counted_in(source: Source, out: Path, processes: int) -> int:
 
 @pytest.mark.parametrize("samples", [copies.SAMPLED, 0])
 def test_as_many_as_a_comparison_of_all_texts_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
-    made = texts()
-    expected = len(made) - len({(plain(title), plain(text)) for title, text in made})
+    pairs = texts()
+    expected = len(pairs) - len({(plain(title), plain(text)) for title, text in pairs})
     assert expected > 100
     path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps({"_id": f"d{n}", "title": t, "text": x}) + "\n" for n, (t, x) in enumerate(made)))
+    path.write_text("".join(json.dumps({"_id": f"d{n}", "title": t, "text": x}) + "\n" for n, (t, x) in enumerate(pairs)))
     monkeypatch.setattr(beir, "blocks", partial(blocks, size=900))
     monkeypatch.setattr(documents, "rebatch", partial(rebatch, rows=64))
     if not samples:  # all sketches are one: the digests alone tell documents apart
@@ -77,11 +77,11 @@ def test_nothing_is_read_again_where_no_sketch_is_shared(tmp_path: Path) -> None
 
 def test_copies_are_told_and_in_the_statistics(prepare: Any, put: Any) -> None:
     rows = 'id,title,text\n1,Sea,"Blue fish"\n2,sea,blue  FISH\n3,,Blue fish\n'
-    got = prepare(f"csv:{put(QRELS | {'corpus.csv': rows})}")
-    assert got.stats["equal_texts"] == 1 and len(got.documents) == 3
-    assert "equal texts: 1 document is a copy of another" in stats_table(got.stats).splitlines()
-    got = prepare(f"csv:{put({'corpus.csv': rows + chr(10) + '4,SEA,Blue fish'})}")
-    assert "equal texts: 2 documents are copies of others" in stats_table(got.stats).splitlines()
+    prepared = prepare(f"csv:{put(QRELS | {'corpus.csv': rows})}")
+    assert prepared.stats["equal_texts"] == 1 and len(prepared.documents) == 3
+    assert "equal texts: 1 document is a copy of another" in stats_table(prepared.stats).splitlines()
+    prepared = prepare(f"csv:{put({'corpus.csv': rows + chr(10) + '4,SEA,Blue fish'})}")
+    assert "equal texts: 2 documents are copies of others" in stats_table(prepared.stats).splitlines()
     put({"corpus.csv": "id,text\n1,a\n2,b\n"})
-    got = prepare(f"csv:{put({})}")
-    assert "equal_texts" not in got.stats and "equal texts" not in stats_table(got.stats)
+    prepared = prepare(f"csv:{put({})}")
+    assert "equal_texts" not in prepared.stats and "equal texts" not in stats_table(prepared.stats)

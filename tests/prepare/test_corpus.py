@@ -40,9 +40,9 @@ def peak(documents: int, folder: Path) -> int:
     folder.mkdir()
     tracemalloc.start()
     write_corpus(generated(documents), Prepare(), folder)
-    _, most = tracemalloc.get_traced_memory()
+    _, bytes_at_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return most
+    return bytes_at_peak
 
 
 def test_memory_grows_only_with_the_ids(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def judged_peak(judgements: int, folder: Path) -> int:
     folder.mkdir()
     tracemalloc.start()
     corpus = write_corpus(Source(generated(1000, 5).documents, {"": queries}, {"train": qrels}), Prepare(), folder)
-    _, most = tracemalloc.get_traced_memory()
+    _, bytes_at_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(corpus.train_positives) == judgements == pq.ParquetFile(folder / "qrels" / "train.parquet").metadata.num_rows
-    return most
+    return bytes_at_peak
 
 
 def test_judgments_are_never_all_python_objects_at_once(tmp_path: Path) -> None:
@@ -82,19 +82,19 @@ def test_judgments_are_never_all_python_objects_at_once(tmp_path: Path) -> None:
 def test_equal_tables_give_equal_files(prepare: Any) -> None:
     """Row groups are the same whether queries come in one stream for all splits or in one per split."""
     source = generated(9000)
-    once, again = prepare(source), prepare(source)
-    judged = {row[0] for row in once.qrels["test"]}
-    alone = prepare(Source(source.documents, {"test": lambda: (q for q in source.queries[""]() if q.id in judged)}, source.qrels))
+    first, second = prepare(source), prepare(source)
+    judged = {row[0] for row in first.qrels["test"]}
+    only_judged = prepare(Source(source.documents, {"test": lambda: (q for q in source.queries[""]() if q.id in judged)}, source.qrels))
     for name in ("documents", "queries/test", "queries/train", "qrels/test", "qrels/dev"):
-        contents = {(one.folder / f"{name}.parquet").read_bytes() for one in (once, again, alone)}
+        contents = {(corpus.folder / f"{name}.parquet").read_bytes() for corpus in (first, second, only_judged)}
         assert len(contents) == 1, name
 
 
 def test_records_keep_source_order(prepare: Any) -> None:
-    got = prepare(generated(9000, width=1))
-    assert [row[0] for row in got.documents] == [f"document-{i}" for i in range(9000)]
-    assert [row[0] for row in got.queries["test"]] == [f"query-{i * 20}" for i in range(1000)]
-    assert got.qrels["test"] == [(f"query-{i * 20}", f"document-{i * 7 % 9000}", 1) for i in range(1000)]
+    prepared = prepare(generated(9000, width=1))
+    assert [row[0] for row in prepared.documents] == [f"document-{i}" for i in range(9000)]
+    assert [row[0] for row in prepared.queries["test"]] == [f"query-{i * 20}" for i in range(1000)]
+    assert prepared.qrels["test"] == [(f"query-{i * 20}", f"document-{i * 7 % 9000}", 1) for i in range(1000)]
 
 
 def test_a_late_duplicate_names_both_lines(prepare: Any) -> None:
@@ -129,11 +129,11 @@ def test_ids_equal_pythons_set_and_list(size: int) -> None:
     ids = Ids()
     for start in range(0, len(names), 7):
         ids.add(names[start : start + 7])
-    asked = [*names[::3], "id", "other", ""]
-    draw.shuffle(asked)
+    lookups = [*names[::3], "id", "other", ""]
+    draw.shuffle(lookups)
     assert len(ids) == len(names)
-    assert ids.contain(asked).tolist() == [name in set(names) for name in asked]
-    assert ids.ordinals(asked).tolist() == [names.index(name) if name in names else -1 for name in asked]
+    assert ids.contain(lookups).tolist() == [name in set(names) for name in lookups]
+    assert ids.ordinals(lookups).tolist() == [names.index(name) if name in names else -1 for name in lookups]
     assert not ids.repeated()
 
 

@@ -38,16 +38,16 @@ TOLD: dict[str, str | bytes] = {  # with Excel's line that says the delimiter, a
 
 @pytest.mark.parametrize("files", [FILES, TABBED, EXCEL, TOLD, FILES | {"corpus.csv": b"\xef\xbb\xbf" + str(FILES["corpus.csv"]).encode()}])
 def test_reads_a_folder(files: dict[str, str | bytes], prepare: Any, put: Any) -> None:
-    got = prepare(f"csv:{put(files)}")
-    assert got.documents == [("d2", "Fish", 'red, "fast" fish\nswim'), ("1", "", "blue fish"), ("d4", "", "läuft — 鱼")]
-    assert got.queries == {"train": [("q1", "first", []), ("7", "seventh", [])], "dev": [("q1", "first", [])], "test": []}
-    assert got.qrels == {"train": [("q1", "d2", 1), ("7", "1", 2)], "dev": [("q1", "1", 1)], "test": []}
+    prepared = prepare(f"csv:{put(files)}")
+    assert prepared.documents == [("d2", "Fish", 'red, "fast" fish\nswim'), ("1", "", "blue fish"), ("d4", "", "läuft — 鱼")]
+    assert prepared.queries == {"train": [("q1", "first", []), ("7", "seventh", [])], "dev": [("q1", "first", [])], "test": []}
+    assert prepared.qrels == {"train": [("q1", "d2", 1), ("7", "1", 2)], "dev": [("q1", "1", 1)], "test": []}
 
 
 def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> None:
     rows = "id,text\nd2," + "x " * 100_000 + "\n1,b\n"
-    got = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
-    assert len(got.documents[0][2]) == 200_000
+    prepared = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
+    assert len(prepared.documents[0][2]) == 200_000
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> 
 )
 def test_an_error_names_file_and_line(files: dict[str, str | bytes], line: str, prepare: Any, put: Any) -> None:
     folder = put(FILES | files)
-    with pytest.raises(UserError, match=line) as refused:
+    with pytest.raises(UserError, match=line) as refusal:
         prepare(f"csv:{folder}")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_duplicate_tables_and_missing_qrels_are_refused(put: Any) -> None:
@@ -99,11 +99,13 @@ def test_an_unknown_kind_says_how_to_convert_the_data() -> None:
 
 def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, put: Any, capsys: pytest.CaptureFixture[str]) -> None:
     files = FILES | {"corpus.csv": "id,text\nd2,a\n1,b\nd4,\nd5,\n", "queries.csv": "id,text\nq1,first\n7,seventh\n8,\n"}
-    got = prepare(f"csv:{put(files)}", empty_texts="drop")
-    lines = stats_table(got.stats).splitlines()
+    prepared = prepare(f"csv:{put(files)}", empty_texts="drop")
+    lines = stats_table(prepared.stats).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["train", "dev"], "no row for a missing split"
     assert lines[4:] == ["also in dev or test: 1 query of train", "dropped: 2 documents without text", "dropped: 1 query without text"]
-    assert not got.counts and got.official == [] and "official" not in capsys.readouterr().err, "nothing is printed about missing negatives"
+    assert not prepared.counts and prepared.official == [] and "official" not in capsys.readouterr().err, (
+        "nothing is printed about missing negatives"
+    )
     assert counted(1, "qrels of an unknown document") == "1 qrel of an unknown document"
     assert counted(1200, "qrels of an unknown document") == "1,200 qrels of an unknown document"
 
@@ -115,5 +117,5 @@ def test_pairs_may_weigh_more_or_less_than_one(put: Any) -> None:
 
 def test_documents_with_a_title_alone_are_told(prepare: Any, put: Any) -> None:
     rows = "id,title,text\nd2,Fish,\n1,Sea,\nd4,,läuft\n"
-    got = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
-    assert "with a title only: 2 documents; empty unless text.titles is true" in stats_table(got.stats)
+    prepared = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
+    assert "with a title only: 2 documents; empty unless text.titles is true" in stats_table(prepared.stats)

@@ -27,13 +27,13 @@ ARTICLES = {
 
 def test_rules_on_articles_by_hand(prepare: Any) -> None:
     articles = {title: {"title": title, "description": d, "extract": e, "topic": "x"} for title, (d, e) in ARTICLES.items()}
-    got = prepare(demo.build(Path("file.json"), articles))
-    assert [row[0] for row in got.documents] == [t.replace(" ", "_") for t in ARTICLES if t != "Unwritten"]
-    assert got.documents[0] == ("Willy_Brandt", "Willy Brandt", "A politician.")
-    texts = {row[1]: row[0] for rows in got.queries.values() for row in rows}
+    prepared = prepare(demo.build(Path("file.json"), articles))
+    assert [row[0] for row in prepared.documents] == [t.replace(" ", "_") for t in ARTICLES if t != "Unwritten"]
+    assert prepared.documents[0] == ("Willy_Brandt", "Willy Brandt", "A politician.")
+    texts = {row[1]: row[0] for rows in prepared.queries.values() for row in rows}
     assert set(texts) == {"Chancellor of West Germany", "Family of fishes"}
     relevant = defaultdict(set)
-    for rows in got.qrels.values():
+    for rows in prepared.qrels.values():
         for query, doc, grade in rows:
             assert grade == 1
             relevant[query].add(doc)
@@ -44,23 +44,23 @@ def test_rules_on_articles_by_hand(prepare: Any) -> None:
     digest = hashlib.sha256(b"chancellor of west germany").hexdigest()
     assert texts["Chancellor of West Germany"] == digest[:16]
     split = ["train"] * 8 + ["dev", "test"]
-    assert (digest[:16], "Chancellor of West Germany", []) in got.queries[split[int(digest, 16) % 10]]
-    assert got.stats["dropped"] == {"descriptions of more than 5 articles": 1, "descriptions that say nothing": 3}
+    assert (digest[:16], "Chancellor of West Germany", []) in prepared.queries[split[int(digest, 16) % 10]]
+    assert prepared.stats["dropped"] == {"descriptions of more than 5 articles": 1, "descriptions that say nothing": 3}
 
 
 def test_real_data_equals_plain_counting(prepare: Any) -> None:
-    got = prepare("demo")
+    prepared = prepare("demo")
     articles = json.loads(demo_file().read_text(encoding="utf-8"))
-    shared = Counter(" ".join(article["description"].lower().split()) for article in articles.values())
-    assert len(got.documents) == len({row[0] for row in got.documents}) == 10_033
-    queries = {split: {row[1].lower() for row in rows} for split, rows in got.queries.items()}
+    counts = Counter(" ".join(article["description"].lower().split()) for article in articles.values())
+    assert len(prepared.documents) == len({row[0] for row in prepared.documents}) == 10_033
+    queries = {split: {row[1].lower() for row in rows} for split, rows in prepared.queries.items()}
     sizes = {split: len(rows) for split, rows in queries.items()}
     assert sizes == {"train": 7373, "dev": 930, "test": 939}
     assert not queries["train"] & queries["dev"] and not (queries["train"] | queries["dev"]) & queries["test"]
-    kept = set.union(*queries.values())
-    left_out = {text: count for text, count in shared.items() if text not in kept}
+    kept_texts = set.union(*queries.values())
+    left_out = {text: count for text, count in counts.items() if text not in kept_texts}
     assert all(count > 5 or len(text.split()) < 2 for text, count in left_out.items())
-    assert sum(shared[text] for texts in queries.values() for text in texts) == sum(map(len, got.qrels.values()))
+    assert sum(counts[text] for texts in queries.values() for text in texts) == sum(map(len, prepared.qrels.values()))
 
 
 def test_another_version_of_the_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

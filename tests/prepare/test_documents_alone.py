@@ -34,9 +34,9 @@ def test_documents_alone_are_a_corpus_where_queries_are_made(write: Callable[[Pa
     folder.mkdir()
     write(folder)
     spec = f"{write.__name__}:{folder}"
-    got = prepare(spec, needs_qrels=False)
-    assert got.documents == EXPECTED and got.stats["documents"]["count"] == 2
-    assert got.queries == got.qrels == {"train": [], "dev": [], "test": []}
+    prepared = prepare(spec, needs_qrels=False)
+    assert prepared.documents == EXPECTED and prepared.stats["documents"]["count"] == 2
+    assert prepared.queries == prepared.qrels == {"train": [], "dev": [], "test": []}
     assert len(list_dataset(spec, needs_qrels=False).files) == 1
     with pytest.raises(UserError, match=r"qrels.*queries=pseudo"):
         prepare(spec)
@@ -55,7 +55,7 @@ def test_judged_queries_are_read_as_ever(prepare: Any, tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "which fish"}\n')
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")
-    got = prepare(f"beir:{tmp_path}", needs_qrels=False)
-    assert got.queries["test"] == [("q", "which fish", [])] and got.qrels["test"] == [("q", "d2", 1)]
+    prepared = prepare(f"beir:{tmp_path}", needs_qrels=False)
+    assert prepared.queries["test"] == [("q", "which fish", [])] and prepared.qrels["test"] == [("q", "d2", 1)]
     spec = f"beir:{tmp_path}"
     assert list_dataset(spec, needs_qrels=False) == list_dataset(spec)

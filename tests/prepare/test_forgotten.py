@@ -29,13 +29,13 @@ def test_a_source_without_records_is_one_that_never_had_them(prepare: Any) -> No
             negatives=lambda: (Negative(AT, query, "d1" if "1" in documents else "d3") for query, _ in judged),
         )
 
-    whole = source("0123", "0123", [("q0", "d0"), ("q1", "d1"), ("q2", "d2"), ("q3", "d3")])
+    full = source("0123", "0123", [("q0", "d0"), ("q1", "d1"), ("q2", "d2"), ("q3", "d3")])
     less = source("023", "013", [("q0", "d0"), ("q3", "d3")])
-    found, wanted = prepare(without_forgotten(whole, MARKS)), prepare(less)
-    assert (found.documents, found.queries, found.qrels) == (wanted.documents, wanted.queries, wanted.qrels)
-    assert {row[0] for row in found.queries["train"]} == {"q0", "q3"}, "q1 has lost its only document"
-    assert found.official == [], "d1 was every query's negative"
-    assert without_forgotten(whole, set()) is whole
+    actual, expected = prepare(without_forgotten(full, MARKS)), prepare(less)
+    assert (actual.documents, actual.queries, actual.qrels) == (expected.documents, expected.queries, expected.qrels)
+    assert {row[0] for row in actual.queries["train"]} == {"q0", "q3"}, "q1 has lost its only document"
+    assert actual.official == [], "d1 was every query's negative"
+    assert without_forgotten(full, set()) is full
 
 
 def lines(*records: dict[str, str]) -> bytes:
@@ -96,8 +96,8 @@ def test_a_batch_is_read_in_its_own_form(put: Callable[[dict[str, str | bytes]],
         put({"mixed/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "mixed/qrels/dev.csv": "query,doc,grade\nq1,d1,1\n"}) / "mixed"
     )
     assert sum(withdraw_records("batch", mixed, MARKS, dry=False)[0].values()) == 2
-    alone = put({"qrels/qrels/train.tsv": judged}) / "qrels"
-    assert sum(withdraw_records("batch", alone, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"
+    judgments = put({"qrels/qrels/train.tsv": judged}) / "qrels"
+    assert sum(withdraw_records("batch", judgments, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"
 
 
 @pytest.mark.parametrize(("kind", "end"), [("beir", ".jsonl"), ("csv", ".csv")])
@@ -113,8 +113,8 @@ def test_a_corrupt_gzip_is_named_and_stays_as_it_is(put: Callable[[dict[str, str
     }[harm]
     folder = put({f"corpus{end}.gz": harmed})
     for dry in (True, False):
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as refusal:
             withdraw_records(kind, folder, MARKS, dry=dry)
-        said = str(told.value)
-        assert said.startswith(f"{folder / f'corpus{end}.gz'}: corrupt gzip (") and "\n" not in said
+        message = str(refusal.value)
+        assert message.startswith(f"{folder / f'corpus{end}.gz'}: corrupt gzip (") and "\n" not in message
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {f"corpus{end}.gz": harmed}

@@ -75,12 +75,12 @@ def test_children_are_splits(prepare: Any, register: Any) -> None:
     register("mine", docs=DOCS)
     register("mine/train", docs=DOCS, queries="1\tfirst\n2\tunjudged\n", qrels="1 0 d2 1\n")
     register("mine/validation", docs=DOCS, queries="3\tthird\n", qrels="3 0 d1 2\n3 0 d2 0\n")
-    got = prepare("irds:mine")
-    assert got.documents == [("d1", "Title", "body one"), ("d2", "", "body two")]
-    assert got.queries == {"train": [("1", "first", [])], "dev": [("3", "third", [])], "test": []}
-    assert got.qrels == {"train": [("1", "d2", 1)], "dev": [("3", "d1", 2), ("3", "d2", 0)], "test": []}
-    alone = prepare("irds:mine/validation")
-    assert alone.queries == {"train": [], "dev": [("3", "third", [])], "test": []}
+    prepared = prepare("irds:mine")
+    assert prepared.documents == [("d1", "Title", "body one"), ("d2", "", "body two")]
+    assert prepared.queries == {"train": [("1", "first", [])], "dev": [("3", "third", [])], "test": []}
+    assert prepared.qrels == {"train": [("1", "d2", 1)], "dev": [("3", "d1", 2), ("3", "d2", 0)], "test": []}
+    child = prepare("irds:mine/validation")
+    assert child.queries == {"train": [], "dev": [("3", "third", [])], "test": []}
 
 
 def test_a_beir_folder_of_it_is_prepared_alike(prepare: Any, register: Any, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_the_small_dev_set_wins_over_the_full_one(prepare: Any, register: Any) -
 
 def test_a_judged_dataset_without_a_split_is_a_test_set(prepare: Any, register: Any) -> None:
     register("plain", doc_type=Bare, docs="d1\tone\n", queries="1\tfirst\n", qrels="1 0 d1 1\n")
-    got = prepare("irds:plain")
-    assert got.documents == [("d1", "", "default one")]
-    assert got.queries["test"] == [("1", "first", [])]
+    prepared = prepare("irds:plain")
+    assert prepared.documents == [("d1", "", "default one")]
+    assert prepared.queries["test"] == [("1", "first", [])]
 
 
 def test_unusable_datasets_are_refused(prepare: Any, register: Any) -> None:

@@ -29,34 +29,34 @@ def test_leaks_are_refused_with_their_count_and_the_fix(prepare: Any, put: Any) 
 
 
 def test_leaks_are_dropped_from_train_alone(prepare: Any, put: Any) -> None:
-    got = prepare(f"beir:{put(FILES)}", leaks="drop")
-    assert {split: [row[0] for row in rows] for split, rows in got.queries.items()} == {
+    prepared = prepare(f"beir:{put(FILES)}", leaks="drop")
+    assert {split: [row[0] for row in rows] for split, rows in prepared.queries.items()} == {
         "train": ["b"],
         "dev": ["d", "e", "f"],
         "test": ["c", "e"],
     }
-    assert [row[:2] for row in got.qrels["train"]] == [("b", "d1")]
-    assert len(got.qrels["dev"]) == 3
-    assert "dropped: 2 queries of train that are also in dev or test" in stats_table(got.stats)
+    assert [row[:2] for row in prepared.qrels["train"]] == [("b", "d1")]
+    assert len(prepared.qrels["dev"]) == 3
+    assert "dropped: 2 queries of train that are also in dev or test" in stats_table(prepared.stats)
 
 
 def test_leaks_are_kept_and_counted(prepare: Any, put: Any) -> None:
-    got = prepare(f"beir:{put(FILES)}", leaks="allow")
-    assert [row[0] for row in got.queries["train"]] == ["a", "b", "d"]
-    assert got.stats["leaks"] == 2
-    assert "also in dev or test: 2 queries of train" in stats_table(got.stats)
+    prepared = prepare(f"beir:{put(FILES)}", leaks="allow")
+    assert [row[0] for row in prepared.queries["train"]] == ["a", "b", "d"]
+    assert prepared.stats["leaks"] == 2
+    assert "also in dev or test: 2 queries of train" in stats_table(prepared.stats)
 
 
 def test_without_training_queries_nothing_leaks(prepare: Any, put: Any) -> None:
-    got = prepare(f"beir:{put({name: text for name, text in FILES.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
-    assert "leaks" not in got.stats
+    prepared = prepare(f"beir:{put({name: text for name, text in FILES.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
+    assert "leaks" not in prepared.stats
 
 
 def test_queries_of_dev_that_are_in_test_are_counted_by_id_or_text(prepare: Any, put: Any) -> None:
     files = FILES | {"qrels/dev.tsv": f"{HEAD}d\td2\t1\ne\td1\t1\na\td0\t1\n"}  # a has the text of c, e is itself in test
-    got = prepare(f"beir:{put({name: text for name, text in files.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
-    assert got.stats["dev_in_test"] == 2
-    assert "also in test, by id or text: 2 queries of dev; systems are chosen and evaluated on these" in stats_table(got.stats)
+    prepared = prepare(f"beir:{put({name: text for name, text in files.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
+    assert prepared.stats["dev_in_test"] == 2
+    assert "also in test, by id or text: 2 queries of dev; systems are chosen and evaluated on these" in stats_table(prepared.stats)
     folder = put({"qrels/dev.tsv": f"{HEAD}d\td2\t1\n"})
-    got = prepare(f"beir:{folder}")
-    assert "dev_in_test" not in got.stats
+    prepared = prepare(f"beir:{folder}")
+    assert "dev_in_test" not in prepared.stats

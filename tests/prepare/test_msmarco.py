@@ -23,17 +23,17 @@ FILES: dict[str, str | bytes] = {
 
 
 def test_passages(prepare: Any, put: Any) -> None:
-    got = prepare(f"msmarco:{put(FILES)}")
-    assert got.documents == [(str(i), "", f"passage number {i}") for i in range(20)]
-    assert got.queries == {
+    prepared = prepare(f"msmarco:{put(FILES)}")
+    assert prepared.documents == [(str(i), "", f"passage number {i}") for i in range(20)]
+    assert prepared.queries == {
         "train": [("102", "second", []), ("101", "first", [])],
         "dev": [("202", "small dev", [])],
         "test": [("301", "graded", [])],
     }
-    assert got.qrels["train"] == [("101", "3", 1), ("102", "5", 1), ("101", "4", 1)]
-    assert got.qrels["dev"] == [("202", "7", 1), ("202", "8", 0)]
-    assert got.qrels["test"] == [("301", "9", 3), ("301", "1", 0)]
-    assert got.official == []
+    assert prepared.qrels["train"] == [("101", "3", 1), ("102", "5", 1), ("101", "4", 1)]
+    assert prepared.qrels["dev"] == [("202", "7", 1), ("202", "8", 0)]
+    assert prepared.qrels["test"] == [("301", "9", 3), ("301", "1", 0)]
+    assert prepared.official == []
 
 
 def test_documents_have_titles(prepare: Any, put: Any) -> None:
@@ -42,17 +42,17 @@ def test_documents_have_titles(prepare: Any, put: Any) -> None:
         "msmarco-docdev-queries.tsv": "1\tquestion\n",
         "msmarco-docdev-qrels.tsv.gz": gzip.compress(b"1 0 D2 1\n"),
     }
-    got = prepare(f"msmarco:{put(files)}")
-    assert got.documents == [("D1", "A title", "The body"), ("D2", "", "Another")]
-    assert got.qrels["dev"] == [("1", "D2", 1)]
+    prepared = prepare(f"msmarco:{put(files)}")
+    assert prepared.documents == [("D1", "A title", "The body"), ("D2", "", "Another")]
+    assert prepared.qrels["dev"] == [("1", "D2", 1)]
 
 
 def test_a_header_is_no_document(prepare: Any, put: Any) -> None:
     header, rows = "pid\tpassage\n", str(FILES["collection.tsv"])
-    got = prepare(f"msmarco:{put(FILES | {'collection.tsv': header + rows})}")
-    assert len(got.documents) == 20
-    got = prepare(f"msmarco:{put(FILES | {'collection.tsv': rows + header})}")
-    assert got.documents[-1] == ("pid", "", "passage"), "only the first line is a header"
+    prepared = prepare(f"msmarco:{put(FILES | {'collection.tsv': header + rows})}")
+    assert len(prepared.documents) == 20
+    prepared = prepare(f"msmarco:{put(FILES | {'collection.tsv': rows + header})}")
+    assert prepared.documents[-1] == ("pid", "", "passage"), "only the first line is a header"
 
 
 def test_ids_of_qrels_may_have_what_is_white_only_in_unicode(prepare: Any, put: Any) -> None:
@@ -61,8 +61,8 @@ def test_ids_of_qrels_may_have_what_is_white_only_in_unicode(prepare: Any, put: 
         "queries.dev.tsv": "q\u30001\tfirst\nq 2\tsecond\n",
         "qrels.dev.tsv": "q\u30001\t0\tdoc\u00a01\t1\nq 2\t0\tdoc 2\t1\nq\u30001  0 3 \t1 \n",
     }
-    got = prepare(f"msmarco:{put(files)}", ids="escape")
-    assert got.qrels["dev"] == [("q\u30001", "doc\u00a01", 1), ("q 2", "doc 2", 1), ("q\u30001", "3", 1)]
+    prepared = prepare(f"msmarco:{put(files)}", ids="escape")
+    assert prepared.qrels["dev"] == [("q\u30001", "doc\u00a01", 1), ("q 2", "doc 2", 1), ("q\u30001", "3", 1)]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4, 200])
@@ -81,40 +81,40 @@ def test_triples_equal_a_plain_loop(prepare: Any, put: Any, depth: int) -> None:
             "qidpidtriples.train.full.2.tsv.gz": gzip.compress("".join("\t".join(triple) + "\n" for triple in triples).encode()),
         }
     )
-    expected, beyond = [], 0
+    expected, beyond_depth = [], 0
     for query in queries[:300]:
-        kept: list[str] = []
-        found = [doc for other, _, doc in triples if other == query and doc not in {*qrels[query], "20"}]
-        for doc in found:
-            if doc not in kept:
-                kept.append(doc)
-        beyond += sum(doc not in kept[:depth] for doc in found)
-        expected += [(query, doc, rank, 0.0) for rank, doc in enumerate(kept[:depth], 1)]
-    got = prepare(f"msmarco:{folder}", official_depth=depth, empty_texts="drop")
-    assert got.official == expected
+        unique: list[str] = []
+        query_docs = [doc for other, _, doc in triples if other == query and doc not in {*qrels[query], "20"}]
+        for doc in query_docs:
+            if doc not in unique:
+                unique.append(doc)
+        beyond_depth += sum(doc not in unique[:depth] for doc in query_docs)
+        expected += [(query, doc, rank, 0.0) for rank, doc in enumerate(unique[:depth], 1)]
+    prepared = prepare(f"msmarco:{folder}", official_depth=depth, empty_texts="drop")
+    assert prepared.official == expected
     counts = {
         "kept": len(expected),
         "of a query outside the training split": sum(query not in qrels for query, _, _ in triples),
         "that are known positives": sum(doc in qrels.get(query, ()) for query, _, doc in triples),
         "of a document without text": sum(doc == "20" and query in qrels for query, _, doc in triples),
-        "beyond prepare.official_depth": beyond,
+        "beyond prepare.official_depth": beyond_depth,
     }
-    assert +got.counts == {reason: count for reason, count in counts.items() if count and depth}
+    assert +prepared.counts == {reason: count for reason, count in counts.items() if count and depth}
 
 
 def test_top_1000_negatives_are_ranked_in_file_order(prepare: Any, put: Any) -> None:
     lines = ["101\t9\tfirst\tx", "101\t3\tfirst\tpositive", "102\t2\tsecond\ty", "101\t0\tfirst\tz", "103\t1\tthird\tw"]
-    got = prepare(f"msmarco:{put({**FILES, 'top1000.train.txt': chr(10).join(lines)})}")
-    assert got.official == [("102", "2", 1, 0.0), ("101", "9", 1, 0.0), ("101", "0", 2, 0.0)]
+    prepared = prepare(f"msmarco:{put({**FILES, 'top1000.train.txt': chr(10).join(lines)})}")
+    assert prepared.official == [("102", "2", 1, 0.0), ("101", "9", 1, 0.0), ("101", "0", 2, 0.0)]
 
 
 def test_negatives_outside_the_collection_are_refused_or_dropped(prepare: Any, put: Any) -> None:
     folder = put({**FILES, "qidpidtriples.train.small.tsv": "101\t3\t1\n101\t3\t77\n"})
     with pytest.raises(UserError, match=r"qidpidtriples.train.small.tsv:2: document '77' is not in the dataset"):
         prepare(f"msmarco:{folder}")
-    got = prepare(f"msmarco:{folder}", unknown_documents="drop")
-    assert got.official == [("101", "1", 1, 0.0)]
-    assert got.counts["of an unknown document"] == 1
+    prepared = prepare(f"msmarco:{folder}", unknown_documents="drop")
+    assert prepared.official == [("101", "1", 1, 0.0)]
+    assert prepared.counts["of an unknown document"] == 1
 
 
 WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
@@ -142,9 +142,9 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_refuses(prepare: Any, put: Any, wrong: str) -> None:
-    change, message = WRONG[wrong]
+@pytest.mark.parametrize("mistake", WRONG)
+def test_refuses(prepare: Any, put: Any, mistake: str) -> None:
+    change, message = WRONG[mistake]
     folder = put({name: text for name, text in {**FILES, **change}.items() if text is not None})
     with pytest.raises(UserError) as error:
         prepare(f"msmarco:{folder}")

@@ -84,9 +84,9 @@ def parquet(folder: Path, negatives: str = "negatives.parquet") -> str:
 )
 def test_every_form_of_a_folder_may_have_its_own(make: Any, name: str, prepare: Any, tmp_path: Path) -> None:
     source = make(tmp_path / "in", name)
-    got = prepare(source)
-    assert got.official == KEPT
-    assert (got.counts["that are known positives"], got.counts["of a query outside the training split"]) == (1, 1)
+    prepared = prepare(source)
+    assert prepared.official == KEPT
+    assert (prepared.counts["that are known positives"], prepared.counts["of a query outside the training split"]) == (1, 1)
     assert tmp_path / "in" / name in dataset_files(parse_dataset(source)), "a change of them is a change of the data"
 
 
@@ -130,8 +130,8 @@ def test_a_batch_whose_negatives_name_no_document_is_kept_out(tmp_path: Path, mo
         (tmp_path / f"inbox/{number}/negatives.tsv").write_text(f"query-id\tcorpus-id\nq1\t{doc}\n")
     (tmp_path / "inbox/2").mkdir()
     (tmp_path / "inbox/2/negatives.tsv").write_text("query-id\tcorpus-id\nq1\t\n")
-    found = take_in(Intake.model_validate({"inbox": "inbox"}), source, tmp_path, say=lambda _: None)
-    states = {batch.name: (batch.state, batch.reason) for batch in found.batches}
+    intake = take_in(Intake.model_validate({"inbox": "inbox"}), source, tmp_path, say=lambda _: None)
+    states = {batch.name: (batch.state, batch.reason) for batch in intake.batches}
     assert states["1"][0] == "accepted"
     assert states["3"][0] == "quarantined" and "negatives.tsv: empty, expected a header" in str(states["3"])
     assert states["0"][0] == "quarantined" and "negatives.tsv:2: document 'gone' is neither in the data set nor" in str(states["0"])
@@ -144,6 +144,6 @@ def test_those_of_what_is_forgotten_are_taken_out(make: Any, tmp_path: Path) -> 
     (file,) = (tmp_path / "in").glob("negatives.*")
     counts, _ = withdraw_records(source.kind, tmp_path / "in", {mark("document", "d3"), mark("query", "q2")}, dry=False)
     assert counts[str(file)] == 3
-    assert [(one.query, one.doc) for one in read(source).negatives()] == [
+    assert [(negative.query, negative.doc) for negative in read(source).negatives()] == [
         (query, doc) for query, doc in PAIRS if doc != "d3" and query != "q2"
     ]

@@ -54,45 +54,45 @@ def as_parquet(file: Path) -> None:
 )
 def test_every_form_gives_the_same_data_set(prepare: Any, tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     write(tmp_path / name)
-    got = prepare(f"pairs:{tmp_path / name}")
-    assert got.documents == [(FIRST, "", ROWS[0][1]), (SECOND, "", ROWS[1][1]), (THIRD, "", ROWS[3][1])]
-    asked = [digest(ROWS[n][0]) for n in (0, 2, 3, 4)]
-    assert got.queries == {
-        "train": [(asked[0], ROWS[0][0], []), (asked[1], ROWS[2][0], [])],
-        "dev": [(asked[2], ROWS[3][0], [])],
-        "test": [(asked[3], ROWS[4][0], [])],
+    prepared = prepare(f"pairs:{tmp_path / name}")
+    assert prepared.documents == [(FIRST, "", ROWS[0][1]), (SECOND, "", ROWS[1][1]), (THIRD, "", ROWS[3][1])]
+    ids = [digest(ROWS[n][0]) for n in (0, 2, 3, 4)]
+    assert prepared.queries == {
+        "train": [(ids[0], ROWS[0][0], []), (ids[1], ROWS[2][0], [])],
+        "dev": [(ids[2], ROWS[3][0], [])],
+        "test": [(ids[3], ROWS[4][0], [])],
     }
-    assert got.qrels == {
-        "train": [(asked[0], FIRST, 1), (asked[0], SECOND, 1), (asked[1], FIRST, 1)],
-        "dev": [(asked[2], THIRD, 1)],
-        "test": [(asked[3], FIRST, 1)],
+    assert prepared.qrels == {
+        "train": [(ids[0], FIRST, 1), (ids[0], SECOND, 1), (ids[1], FIRST, 1)],
+        "dev": [(ids[2], THIRD, 1)],
+        "test": [(ids[3], FIRST, 1)],
     }
-    assert "equal_texts" not in got.stats or not got.stats["equal_texts"]
+    assert "equal_texts" not in prepared.stats or not prepared.stats["equal_texts"]
 
 
 def test_a_growing_file_keeps_its_division_and_its_ids(prepare: Any, put: Any) -> None:
-    def splits(count: int, *more: str) -> dict[str, set[tuple[Any, ...]]]:
-        lines = ["question,answer", *(f"question {n},answer {n}" for n in range(count)), *more]
-        got = prepare(f"pairs:{put({'faq.csv': chr(10).join(lines)}) / 'faq.csv'}", leaks="refuse")
-        return {split: set(found) for split, found in got.qrels.items()}
+    def splits(count: int, *more_lines: str) -> dict[str, set[tuple[Any, ...]]]:
+        lines = ["question,answer", *(f"question {n},answer {n}" for n in range(count)), *more_lines]
+        prepared = prepare(f"pairs:{put({'faq.csv': chr(10).join(lines)}) / 'faq.csv'}", leaks="refuse")
+        return {split: set(pairs) for split, pairs in prepared.qrels.items()}
 
     small, large = splits(200), splits(600, *(f"QUESTION  {n},other {n}" for n in range(200)))
     assert all(small[split] and small[split] < large[split] for split in small)
-    for split, found in large.items():
-        assert {query for query, _, _ in found} == {
+    for split, pairs in large.items():
+        assert {query for query, _, _ in pairs} == {
             digest(f"question {n}") for n in range(600) if Shares(0.1, 0.1).split("train", f"question {n}") == split
         }, "as retemper convert divides"
 
 
-@pytest.mark.parametrize(("there", "shares"), [("test", Shares(0.1, 0)), ("dev", Shares(0, 0.1))])
-def test_a_split_without_a_row_is_a_tenth_of_train(prepare: Any, put: Any, there: str, shares: Shares) -> None:
-    lines = ["query\ttext\tsplit", *(f"q {n}\tt {n}\ttrain" for n in range(300)), f"own\tt 1\t{there}"]
-    got = prepare(f"pairs:{put({'a.tsv': chr(10).join(lines)}) / 'a.tsv'}")
-    wanted: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+@pytest.mark.parametrize(("split", "shares"), [("test", Shares(0.1, 0)), ("dev", Shares(0, 0.1))])
+def test_a_split_without_a_row_is_a_tenth_of_train(prepare: Any, put: Any, split: str, shares: Shares) -> None:
+    lines = ["query\ttext\tsplit", *(f"q {n}\tt {n}\ttrain" for n in range(300)), f"own\tt 1\t{split}"]
+    prepared = prepare(f"pairs:{put({'a.tsv': chr(10).join(lines)}) / 'a.tsv'}")
+    expected: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
     for n in range(300):
-        wanted[shares.split("train", f"q {n}")].append(f"q {n}")
-    wanted[there].append("own")
-    assert {split: [text for _, text, _ in found] for split, found in got.queries.items()} == wanted
+        expected[shares.split("train", f"q {n}")].append(f"q {n}")
+    expected[split].append("own")
+    assert {split: [text for _, text, _ in queries] for split, queries in prepared.queries.items()} == expected
 
 
 def test_ids_and_titles_are_those_of_the_first_row(prepare: Any, put: Any) -> None:
@@ -100,10 +100,10 @@ def test_ids_and_titles_are_those_of_the_first_row(prepare: Any, put: Any) -> No
         "id,title,answer,query_id,question,split\n7,A,x,q1,one,train\n8,B,x,q2,two,train\n9,A,X ,,ONE,train\n"
         "10,,y,,three,train\n,,z,q5,four,dev\n"
     )
-    got = prepare(f"pairs:{put({'faq.csv': text}) / 'faq.csv'}")
-    assert got.documents == [("7", "A", "x"), ("8", "B", "x"), ("10", "", "y"), (digest("z"), "", "z")]
-    assert got.qrels["train"] == [("q1", "7", 1), ("q2", "8", 1), (digest("three"), "10", 1)]
-    assert got.qrels["dev"] == [("q5", digest("z"), 1)]
+    prepared = prepare(f"pairs:{put({'faq.csv': text}) / 'faq.csv'}")
+    assert prepared.documents == [("7", "A", "x"), ("8", "B", "x"), ("10", "", "y"), (digest("z"), "", "z")]
+    assert prepared.qrels["train"] == [("q1", "7", 1), ("q2", "8", 1), (digest("three"), "10", 1)]
+    assert prepared.qrels["dev"] == [("q5", digest("z"), 1)]
 
 
 def test_negatives_are_documents_and_ready_made_negatives(prepare: Any, put: Any) -> None:
@@ -113,11 +113,11 @@ def test_negatives_are_documents_and_ready_made_negatives(prepare: Any, put: Any
         {"anchor": "two", "positive": "w", "negative_1": "Y", "negative_2": "", "split": "train"},
         {"anchor": "held", "positive": "x", "negative_1": "n2", "negative_2": "n1", "split": "dev"},
     ]
-    got = prepare(f"pairs:{put({'t.jsonl': chr(10).join(map(json.dumps, rows))}) / 't.jsonl'}")
-    assert [text for _, _, text in got.documents] == ["x", "n1", "y", "w", "n2"]
-    names = {query: text for query, text, _ in got.queries["train"]}, {doc: text for doc, _, text in got.documents}
-    assert [(names[0][row[0]], names[1][row[1]]) for row in got.official] == [("one", "n1"), ("one", "y"), ("two", "n1")]
-    assert got.counts == {"kept": 3, "that are known positives": 1, "of a query outside the training split": 2}
+    prepared = prepare(f"pairs:{put({'t.jsonl': chr(10).join(map(json.dumps, rows))}) / 't.jsonl'}")
+    assert [text for _, _, text in prepared.documents] == ["x", "n1", "y", "w", "n2"]
+    names = {query: text for query, text, _ in prepared.queries["train"]}, {doc: text for doc, _, text in prepared.documents}
+    assert [(names[0][row[0]], names[1][row[1]]) for row in prepared.official] == [("one", "n1"), ("one", "y"), ("two", "n1")]
+    assert prepared.counts == {"kept": 3, "that are known positives": 1, "of a query outside the training split": 2}
 
 
 @pytest.mark.parametrize(
@@ -157,23 +157,23 @@ def test_columns_of_any_name_are_read(prepare: Any, tmp_path: Path, form: str) -
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         pq.write_table(pa.Table.from_pylist(rows), file)
-    got = prepare(f"pairs:{file}#query=frage, kurz,passage=Antwort,id=")
-    assert got.documents == [(digest("This."), "", "This."), (digest("He."), "", "He.")]
-    assert {text for queries in got.queries.values() for _, text, _ in queries} == {"What?", "Who?"}
+    prepared = prepare(f"pairs:{file}#query=frage, kurz,passage=Antwort,id=")
+    assert prepared.documents == [(digest("This."), "", "This."), (digest("He."), "", "He.")]
+    assert {text for queries in prepared.queries.values() for _, text, _ in queries} == {"What?", "Who?"}
 
 
 def test_an_id_that_no_text_has_is_free_for_another(prepare: Any, put: Any) -> None:
-    got = prepare(
+    prepared = prepare(
         f"pairs:{put({'a.csv': 'question,answer,id' + chr(10) + 'a,x,1' + chr(10) + 'b,X,2' + chr(10) + 'c,y,2' + chr(10)}) / 'a.csv'}"
     )
-    assert [doc for doc, _, _ in got.documents] == ["1", "2"]
+    assert [doc for doc, _, _ in prepared.documents] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
-    ("rows", "what"), [("one,\ntwo,x", "document has an empty title and text"), ("one,x\n ,y", "query has an empty text")]
+    ("rows", "problem"), [("one,\ntwo,x", "document has an empty title and text"), ("one,x\n ,y", "query has an empty text")]
 )
-def test_an_empty_text_is_named_by_its_place(prepare: Any, put: Any, rows: str, what: str) -> None:
-    """Not by an id that is made of nothing."""
+def test_an_empty_text_is_named_by_its_place(prepare: Any, put: Any, rows: str, problem: str) -> None:
+    """Not by an id, which would be the digest of an empty text."""
     folder = put({"faq.csv": f"question,answer\n{rows}\n"})
-    with pytest.raises(UserError, match=rf"faq.csv:{2 + rows.startswith('one,x')}: the {what}; fill it"):
+    with pytest.raises(UserError, match=rf"faq.csv:{2 + rows.startswith('one,x')}: the {problem}; fill it"):
         prepare(f"pairs:{folder / 'faq.csv'}")

@@ -36,7 +36,7 @@ def put_plain(folder: Path) -> None:
 
 
 def put_shards(folder: Path) -> None:
-    """As on the Hugging Face hub, with other column names."""
+    """As on the Hugging Face Hub, with other column names."""
     put_table(folder / "documents" / "corpus-00000-of-00002.parquet", {"docid": ["a"], "title": ["T"], "passage": ["one"]})
     put_table(folder / "documents" / "corpus-00001-of-00002.parquet", {"docid": ["b", "c"], "passage": ["two", "three"]})
     put_table(folder / "queries" / "queries-00000-of-00001.parquet", {"qid": ["3", "1", "2"], "query": QUERIES["text"]})
@@ -70,8 +70,8 @@ def put_by_split(folder: Path) -> None:
 @pytest.mark.parametrize("put", [put_plain, put_shards, put_saved, put_saved_together, put_by_split])
 def test_every_layout_gives_the_same_tables(prepare: Any, tmp_path: Path, put: Any) -> None:
     put(tmp_path / "in")
-    got = prepare(f"parquet:{tmp_path / 'in'}")
-    assert (got.documents, got.queries, got.qrels) == EXPECTED
+    prepared = prepare(f"parquet:{tmp_path / 'in'}")
+    assert (prepared.documents, prepared.queries, prepared.qrels) == EXPECTED
 
 
 def test_our_own_format_read_back_gives_the_same_bytes(prepare: Any, tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_refuses(prepare: Any, tmp_path: Path, wrong: str) -> None:
-    name, content, message = WRONG[wrong]
+@pytest.mark.parametrize("mistake", WRONG)
+def test_refuses(prepare: Any, tmp_path: Path, mistake: str) -> None:
+    name, content, message = WRONG[mistake]
     put_plain(tmp_path / "in")
     file = tmp_path / "in" / name
-    if wrong == "queries of one split":
+    if mistake == "queries of one split":
         (tmp_path / "in" / "queries.parquet").unlink()
     if content is None:
         file.unlink()

@@ -28,9 +28,9 @@ SETTINGS = Prepare(empty_texts="drop", ids="escape")
 
 def texts(count: int = COUNT) -> list[tuple[str, str, str]]:
     draw = random.Random(count)
-    found = [(f"d{n}", f"Title {n}", " ".join(draw.choices(["a", "bé", "東京", "word"], k=draw.randrange(30)))) for n in range(count)]
-    found[5], found[77], found[300] = ("d 5", "", "white id"), ("d77", "", " "), ("d300", "", "no title")
-    return found
+    triples = [(f"d{n}", f"Title {n}", " ".join(draw.choices(["a", "bé", "東京", "word"], k=draw.randrange(30)))) for n in range(count)]
+    triples[5], triples[77], triples[300] = ("d 5", "", "white id"), ("d77", "", " "), ("d300", "", "no title")
+    return triples
 
 
 def jsonl(path: Path) -> Callable[..., Iterator[Document]]:
@@ -85,13 +85,13 @@ def test_parts_give_what_one_reader_gives(kind: str, tmp_path: Path) -> None:
     parts = list(source.parts())
     assert len(parts) > 8
     assert [document for part in parts for document in part()] == list(source.documents())  # places too
-    whole = written(Source(source.documents, {}, {}), tmp_path / "whole.parquet", 1)
+    expected = written(Source(source.documents, {}, {}), tmp_path / "whole.parquet", 1)
     no_title = sum(not text.strip() for _, _, text in texts()) if kind == "tsv" else 1
-    assert whole[4] == {"documents without text": no_title} and whole[5] == {"document": 1}
+    assert expected[4] == {"documents without text": no_title} and expected[5] == {"document": 1}
     assert pq.read_metadata(tmp_path / "whole.parquet").num_row_groups > 8
-    assert written(source, tmp_path / "one.parquet", 1) == whole
+    assert written(source, tmp_path / "one.parquet", 1) == expected
     marked = without_forgotten(source, frozenset(["nothing"]))
-    assert marked.parts and written(marked, tmp_path / "marked.parquet", 1) == whole
+    assert marked.parts and written(marked, tmp_path / "marked.parquet", 1) == expected
 
 
 @pytest.mark.usefixtures("small")
@@ -133,16 +133,16 @@ def test_the_first_error_is_that_of_one_reader(kind: str, tmp_path: Path) -> Non
         readers += [(Source(parts.documents, {}, {}), 1)]
     if kind in ("white", "no id"):
         readers += [(parts, 2)]
-    told = []
+    messages = []
     for source, processes in readers:
         with pytest.raises(UserError) as error:
             write_documents(source, settings, tmp_path / "x.parquet", tally=Tally(), processes=processes)
-        told.append(str(error.value))
+        messages.append(str(error.value))
         assert not (tmp_path / "x.parquet").exists()
-    assert len(set(told)) == 1
-    assert told[0].startswith(f"{path}: not found" if kind == "missing" else f"{path}:{501 if kind == 'cut' else 223}: ")
+    assert len(set(messages)) == 1
+    assert messages[0].startswith(f"{path}: not found" if kind == "missing" else f"{path}:{501 if kind == 'cut' else 223}: ")
     if kind == "white":
-        assert "(2 such document ids)" in told[0]
+        assert "(2 such document ids)" in messages[0]
 
 
 @pytest.mark.usefixtures("small")
@@ -151,19 +151,19 @@ def test_a_damaged_parquet_file_names_the_same_row(tmp_path: Path) -> None:
     raw = bytearray((tmp_path / "0.parquet").read_bytes())
     raw[3000:3400] = bytes(400)
     (tmp_path / "0.parquet").write_bytes(raw)
-    told = []
-    for one in (source, Source(source.documents, {}, {})):
+    messages = []
+    for each in (source, Source(source.documents, {}, {})):
         with pytest.raises(UserError, match="cannot be read as Parquet") as error:
-            write_documents(one, SETTINGS, tmp_path / "x.parquet", tally=Tally(), processes=1)
-        told.append(str(error.value))
-    assert told[0] == told[1]
+            write_documents(each, SETTINGS, tmp_path / "x.parquet", tally=Tally(), processes=1)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
 
 
 def test_blocks_are_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"one\ntwo\r\n" + b"x" * 50 + b"\n\nlast")
     for size in (1, 4, 10, 1000):
-        found = list(blocks(path, size))
-        assert b"".join(block.raw or b"" for block in found) == path.read_bytes()
-        assert all((block.raw or b"").endswith(b"\n") for block in found[:-1])
-        assert [text for block in found for text in lines.read_text_lines(block)] == list(lines.read_text_lines(path))
+        parts = list(blocks(path, size))
+        assert b"".join(block.raw or b"" for block in parts) == path.read_bytes()
+        assert all((block.raw or b"").endswith(b"\n") for block in parts[:-1])
+        assert [text for block in parts for text in lines.read_text_lines(block)] == list(lines.read_text_lines(path))

@@ -39,11 +39,11 @@ def project(tmp_path: Path, tiny_corpus: Any) -> Path:
 def test_source_from_params_gives_the_same_bytes_each_time(project: Path, tiny_corpus: Any) -> None:
     digests = []
     for seed in ("1", "2"):
-        done = run(project, seed=seed)
-        assert done.returncode == 0, done.stderr
+        result = run(project, seed=seed)
+        assert result.returncode == 0, result.stderr
         digests.append([folder_digest(project / "data" / name) for name in OUTS])
     assert digests[0] == digests[1]
-    lines = done.stdout.splitlines()
+    lines = result.stdout.splitlines()
     assert lines[0] == f"beir:{tiny_corpus.beir}"
     assert lines[1].split()[:2] == ["documents", "60"]
     assert [line.split()[:2] for line in lines[3:]] == [["train", "40"], ["dev", "10"], ["test", "10"]]
@@ -51,9 +51,12 @@ def test_source_from_params_gives_the_same_bytes_each_time(project: Path, tiny_c
 
 
 def test_a_missing_source_is_one_line(project: Path) -> None:
-    done = run(project, dataset={"source": "beir:nowhere"})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("retemper: nowhere: not found, expected a BEIR folder with corpus.jsonl") and done.stderr.count("\n") == 1
+    result = run(project, dataset={"source": "beir:nowhere"})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert (
+        result.stderr.startswith("retemper: nowhere: not found, expected a BEIR folder with corpus.jsonl")
+        and result.stderr.count("\n") == 1
+    )
 
 
 def test_a_late_error_leaves_no_out(project: Path, tmp_path: Path) -> None:
@@ -64,11 +67,11 @@ def test_a_late_error_leaves_no_out(project: Path, tmp_path: Path) -> None:
     (folder / "queries.train.tsv").write_text("1\tquestion\n")
     (folder / "qrels.train.tsv").write_text("1\t0\t1\t1\n")
     (folder / "qidpidtriples.train.full.tsv").write_text("1\t1\t2\n1\t1\tx\n")
-    done = run(project, dataset={"source": "msmarco:msmarco"})
-    last = done.stderr.splitlines()[-1]
-    assert (done.returncode, done.stdout) == (2, "")
+    result = run(project, dataset={"source": "msmarco:msmarco"})
+    last = result.stderr.splitlines()[-1]
+    assert (result.returncode, result.stdout) == (2, "")
     assert last.startswith("retemper: msmarco/qidpidtriples.train.full.tsv:2: document 'x' is not in the dataset; add it")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in result.stderr
     assert not [path for path in (project / "data").rglob("*") if path.is_file()]
     assert run(project, prepare={"official_depth": 0}).returncode == 0, "negatives of which none are kept are not read"
     assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives", "weights"]
@@ -76,6 +79,6 @@ def test_a_late_error_leaves_no_out(project: Path, tmp_path: Path) -> None:
 
 def test_an_unknown_key_is_refused(project: Path) -> None:
     (project / "params.yaml").write_text("dataset: {source: demo}\nprepare: {unknown_document: drop}\n")
-    done = run(project)
-    assert done.returncode == 2
-    assert "params.yaml: prepare.unknown_document: unknown key, expected one of unknown_documents" in done.stderr
+    result = run(project)
+    assert result.returncode == 2
+    assert "params.yaml: prepare.unknown_document: unknown key, expected one of unknown_documents" in result.stderr

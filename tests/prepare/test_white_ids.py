@@ -36,20 +36,20 @@ def test_white_ids_are_refused_with_their_count_and_the_fix(prepare: Any, put: A
 
 
 def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, put: Any) -> None:
-    got = prepare(f"beir:{put(FILES)}", ids="escape")
-    assert [row[0] for row in got.documents] == ["doc 1", "doc 2", "d3", "a\ttab and\nlines"]
-    assert [row[0] for row in got.queries["train"]] == ["query 1"]
-    assert [row[:2] for row in got.qrels["train"]] == [("query 1", "doc 1")]
-    assert got.stats["white_ids"] == {"document": 3, "query": 1}
-    assert "ids with white space, percent-encoded in TREC files: 3 documents, 1 query\n" in f"{stats_table(got.stats)}\n"
+    prepared = prepare(f"beir:{put(FILES)}", ids="escape")
+    assert [row[0] for row in prepared.documents] == ["doc 1", "doc 2", "d3", "a\ttab and\nlines"]
+    assert [row[0] for row in prepared.queries["train"]] == ["query 1"]
+    assert [row[:2] for row in prepared.qrels["train"]] == [("query 1", "doc 1")]
+    assert prepared.stats["white_ids"] == {"document": 3, "query": 1}
+    assert "ids with white space, percent-encoded in TREC files: 3 documents, 1 query\n" in f"{stats_table(prepared.stats)}\n"
 
 
 def test_official_negatives_keep_white_ids(prepare: Any, put: Any) -> None:
     source: Source = read(parse_dataset(f"beir:{put(FILES)}"))
     at = At(Path("negatives"), 1)
     negatives = [Negative(at, "query 1", doc) for doc in ("a\ttab and\nlines", "doc 1", "doc 2", "d3")]
-    got = prepare(replace(source, negatives=lambda: iter(negatives)), ids="escape")
-    assert [row[1] for row in got.official] == ["a\ttab and\nlines", "doc 2", "d3"], "without the positive"
+    prepared = prepare(replace(source, negatives=lambda: iter(negatives)), ids="escape")
+    assert [row[1] for row in prepared.official] == ["a\ttab and\nlines", "doc 2", "d3"], "without the positive"
 
 
 def test_different_pairs_have_different_ids() -> None:

@@ -28,16 +28,16 @@ def test_a_position_sees_the_vector_the_special_tokens_and_a_share_of_the_others
     plain = np.flatnonzero(~vocabulary.special)[:80]
     special = np.flatnonzero(vocabulary.special)[:1]
     ids = np.concatenate([special, plain, special])
-    seen = [decoder_mask(ids, vocabulary, 0.7, np.random.default_rng(seed)) for seed in range(40)]
-    for one in seen:
-        assert one[:, 0].all()
-        assert not one.diagonal()[1:].any()
-        assert one[1:-1, -1].all(), "special tokens say nothing of the text"
-    inner = np.stack([one[1:-1, 1:-1] for one in seen])
-    others = ~np.eye(80, dtype=bool)
-    assert inner[:, others].mean() == pytest.approx(0.3, abs=0.01)
+    masks = [decoder_mask(ids, vocabulary, 0.7, np.random.default_rng(seed)) for seed in range(40)]
+    for mask in masks:
+        assert mask[:, 0].all()
+        assert not mask.diagonal()[1:].any()
+        assert mask[1:-1, -1].all(), "special tokens say nothing of the text"
+    inner = np.stack([mask[1:-1, 1:-1] for mask in masks])
+    off_diagonal = ~np.eye(80, dtype=bool)
+    assert inner[:, off_diagonal].mean() == pytest.approx(0.3, abs=0.01)
     assert len({row.tobytes() for row in inner[0]}) == 80, "each position has a sample of its own"
-    assert np.array_equal(seen[0], decoder_mask(ids, vocabulary, 0.7, np.random.default_rng(0)))
+    assert np.array_equal(masks[0], decoder_mask(ids, vocabulary, 0.7, np.random.default_rng(0)))
 
 
 def layer(tiny_encoder: Path) -> tuple[Any, Decoder]:

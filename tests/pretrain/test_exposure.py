@@ -25,8 +25,8 @@ def test_replay_equals_an_instrumented_run(small: Any, monkeypatch: pytest.Monke
         read[-1].add(int(self.tokens.owners[number]))
         return row(self, number)
 
-    def watched_step(*given: Any) -> Any:
-        backward = make(*given)
+    def watched_step(*arguments: Any) -> Any:
+        backward = make(*arguments)
 
         def each(number: int) -> Any:
             read.append(set())
@@ -36,9 +36,9 @@ def test_replay_equals_an_instrumented_run(small: Any, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Chunks, "row", watched)
     monkeypatch.setattr(entry, "make_step", watched_step)
-    done = small.stage("pretrain@costa", *small.elsewhere("pretrain@costa", "again"), "--chunks", "again/chunks")
-    assert done.status == 0, done
+    result = small.stage("pretrain@costa", *small.elsewhere("pretrain@costa", "again"), "--chunks", "again/chunks")
+    assert result.status == 0, result
     params = load(Pretrain, "pretrain.costa", small.folder / "params.yaml")
-    found = exposure.replay({"chunks": small.folder / "again/chunks"}, params, "pretrain.costa")
-    assert [set(roles[TEXT].tolist()) for _, roles in found.steps] == read
+    replay = exposure.replay({"chunks": small.folder / "again/chunks"}, params, "pretrain.costa")
+    assert [set(roles[TEXT].tolist()) for _, roles in replay.steps] == read
     assert len(read) == 7 and len(set(map(frozenset, read))) > 2

@@ -13,25 +13,25 @@ def looped(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch
     """Eq. 8, sum over texts, as it is written: i over texts, p over own spans, j over all vectors but i."""
     n, s, _ = spans.shape
     total = torch.zeros((), dtype=text.dtype)
-    every = [("text", j, text[j]) for j in range(n)] + [("span", j, spans[j, p]) for j in range(n) for p in range(s)]
+    targets = [("text", j, text[j]) for j in range(n)] + [("span", j, spans[j, p]) for j in range(n) for p in range(s)]
     for i in range(n):
         for p in range(s):
-            below = torch.zeros((), dtype=text.dtype)
-            for kind, j, vector in every:
+            denominator = torch.zeros((), dtype=text.dtype)
+            for kind, j, vector in targets:
                 if (kind, j) != ("text", i):
-                    below = below + torch.exp(text[i] @ vector / temperature)
-            total = total - torch.log(torch.exp(text[i] @ spans[i, p] / temperature) / below) / s
+                    denominator = denominator + torch.exp(text[i] @ vector / temperature)
+            total = total - torch.log(torch.exp(text[i] @ spans[i, p] / temperature) / denominator) / s
     return total
 
 
 def test_group_contrastive_and_its_gradient_equal_a_triple_loop() -> None:
-    made = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     values = []
-    for of in (lambda t, s: group_contrastive(t, s, 0.5).sum(), lambda t, s: looped(t, s, 0.5)):
-        made.manual_seed(1)
-        text = torch.randn(5, 7, dtype=torch.float64, generator=made, requires_grad=True)
-        spans = torch.randn(5, 6, 7, dtype=torch.float64, generator=made, requires_grad=True)
-        loss = of(text, spans)
+    for loss_of in (lambda t, s: group_contrastive(t, s, 0.5).sum(), lambda t, s: looped(t, s, 0.5)):
+        generator.manual_seed(1)
+        text = torch.randn(5, 7, dtype=torch.float64, generator=generator, requires_grad=True)
+        spans = torch.randn(5, 6, 7, dtype=torch.float64, generator=generator, requires_grad=True)
+        loss = loss_of(text, spans)
         loss.backward()
         values.append((loss.detach(), text.grad, spans.grad))
     for ours, theirs in zip(*values, strict=True):
@@ -46,14 +46,14 @@ def test_group_contrastive_of_two_texts_by_hand() -> None:
     text = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     spans = torch.tensor([[[2.0, 0.0]], [[1.0, 1.0]]])
     e = math.e
-    wanted = [-math.log(e**2 / (1 + e**2 + e)), -math.log(e / (2 + e))]
-    assert group_contrastive(text, spans, 1.0).tolist() == pytest.approx(wanted, abs=1e-6)
-    assert wanted == pytest.approx([0.40760596, 0.55144471], abs=1e-7)
+    expected = [-math.log(e**2 / (1 + e**2 + e)), -math.log(e / (2 + e))]
+    assert group_contrastive(text, spans, 1.0).tolist() == pytest.approx(expected, abs=1e-6)
+    assert expected == pytest.approx([0.40760596, 0.55144471], abs=1e-7)
 
 
 def test_inverse_cloze_equals_a_loop() -> None:
-    made = torch.Generator().manual_seed(2)
-    queries, passages = torch.randn(4, 3, generator=made), torch.randn(4, 3, generator=made)
+    generator = torch.Generator().manual_seed(2)
+    queries, passages = torch.randn(4, 3, generator=generator), torch.randn(4, 3, generator=generator)
     for i, loss in enumerate(inverse_cloze(queries, passages, 0.2).tolist()):
         weights = [math.exp(float(queries[i] @ passages[j]) / 0.2) for j in range(4)]
         assert loss == pytest.approx(-math.log(weights[i] / sum(weights)), rel=1e-4)
@@ -81,4 +81,4 @@ def test_alignment_and_uniformity_by_hand() -> None:
 
 @pytest.mark.parametrize(("losses", "mean"), [([], 0.0), ([3.0], 3.0), ([1.0, 4.0, 4.0], 3.0)])
 def test_the_mean_and_the_sum_of_losses(losses: list[float], mean: float) -> None:
-    assert [float(reduce_losses(torch.tensor(losses), how)) for how in ("mean", "sum")] == [mean, sum(losses)]
+    assert [float(reduce_losses(torch.tensor(losses), reduction)) for reduction in ("mean", "sum")] == [mean, sum(losses)]

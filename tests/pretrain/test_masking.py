@@ -45,12 +45,12 @@ def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
 
 
 def test_ids_with_gaps_are_never_drawn(tiny_encoder: Path, tmp_path: Path) -> None:
-    """A vocabulary may have ids beyond the number of its tokens; a token there begins a word as any other."""
+    """A vocabulary may have ids beyond the number of its tokens; a token there begins a word like any other."""
     shutil.copytree(tiny_encoder, tmp_path / "m")
-    made = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
-    vocab = made["model"]["vocab"]
+    state = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
+    vocab = state["model"]["vocab"]
     vocab["wizards"] = 61_000
-    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(made))
+    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(state))
     plain, vocabulary = (read_vocabulary(load_tokenizer(folder), "tiny") for folder in (tiny_encoder, tmp_path / "m"))
     assert len(vocabulary) == len(load_tokenizer(tmp_path / "m")) <= len(plain) + 1
     assert vocabulary.begins[61_000] and not vocabulary.begins[40_000] and not vocabulary.continues[40_000]

@@ -63,19 +63,19 @@ def test_gradients_without_padding_are_those_with_it(
     chunks: Any, tiny_encoder: Path, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the stand-in for a GPU, in float32; both passes, several chunks."""
-    given = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
-    params = Pretrain.model_validate(given | values)
-    found = []
-    for made in (lambda tower, *_: Unpadded(tower, torch.float32), lambda *_: None):
-        monkeypatch.setattr(step_module.Unpadded, "of", made)
+    settings = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
+    params = Pretrain.model_validate(settings | values)
+    outcomes = []
+    for maker in (lambda tower, *_: Unpadded(tower, torch.float32), lambda *_: None):
+        monkeypatch.setattr(step_module.Unpadded, "of", maker)
         module = module_of(params, tiny_encoder)
         with fake_gpu():
             module.to(GPU)
             rows, vocabulary = usable_rows(chunks, params, "a"), read_vocabulary(load_tokenizer(tiny_encoder), "a")
             loss = make_step(module, chunks, rows, vocabulary, params, Work(GPU, torch.float32, 700, chunks.tokens.pad))(0)["loss"]
             gradients = {name: weight.grad.cpu() for name, weight in module.named_parameters() if weight.grad is not None}
-            found.append((float(loss), gradients))
-    (loss, ours), (expected_loss, theirs) = found
+            outcomes.append((float(loss), gradients))
+    (loss, ours), (expected_loss, theirs) = outcomes
     assert loss == pytest.approx(expected_loss, rel=1e-5) and ours.keys() == theirs.keys()
     assert any("encoder.layer" in name for name in ours)
     largest = max(float(gradient.abs().max()) for gradient in theirs.values())
@@ -117,9 +117,9 @@ def test_on_gpus_each_rank_has_a_cut(chunks: Any, tiny_encoder: Path, device: to
 @pytest.mark.parametrize("graph_tokens", [0, 700])
 @pytest.mark.parametrize("values", KINDS, ids=named)
 def test_ranks_add_up_to_one(chunks: Any, tiny_encoder: Path, values: dict[str, Any], graph_tokens: int, ranks: int) -> None:
-    given = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
-    params = Pretrain.model_validate(given | values)
-    whole = module_of(params, tiny_encoder)
+    settings = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
+    params = Pretrain.model_validate(settings | values)
+    single = module_of(params, tiny_encoder)
     vocabulary, rows = read_vocabulary(load_tokenizer(tiny_encoder), "tiny"), usable_rows(chunks, params, "")
 
     def step(module: Pretrainer, gang: Gang | None = None) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
@@ -130,10 +130,10 @@ def test_ranks_add_up_to_one(chunks: Any, tiny_encoder: Path, values: dict[str, 
         gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
         return {name: float(value) for name, value in metrics.items()}, gradients
 
-    copies = [copy.deepcopy(whole) for _ in range(ranks)]
-    metrics, gradients = step(whole)
-    for found, summed in as_ranks(ranks, lambda gang: step(copies[gang.rank], gang)):
-        assert found == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+    copies = [copy.deepcopy(single) for _ in range(ranks)]
+    metrics, gradients = step(single)
+    for rank_metrics, summed in as_ranks(ranks, lambda gang: step(copies[gang.rank], gang)):
+        assert rank_metrics == pytest.approx(metrics, rel=1e-5, abs=1e-6)
         assert summed.keys() == gradients.keys()
         for name, gradient in gradients.items():
             torch.testing.assert_close(summed[name], gradient, rtol=1e-4, atol=1e-5, msg=name)

@@ -75,25 +75,25 @@ def test_spans_stay_inside_the_text(n: int, vocabulary: Vocabulary, tokenizer: A
 def test_words_are_whole_and_not_stopwords(vocabulary: Vocabulary, tokenizer: Any) -> None:
     ids = np.array(tokenizer(TEXT)["input_ids"])
     tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
-    wanted, start = [], None  # oracle: the tokenizer's own words, by its word numbers
+    expected, start = [], None  # oracle: the tokenizer's own words, by its word numbers
     words = tokenizer(TEXT).word_ids()
     for place in range(1, len(words)):
         if words[place] != words[place - 1]:
             if start is not None and words[start] is not None:
                 text = "".join(t.removeprefix("##") for t in tokens[start:place])
                 if text.isalnum() and text not in STOPWORDS:
-                    wanted.append((start, place))
+                    expected.append((start, place))
             start = place
-    found = [tuple(pair) for pair in whole_words(ids, vocabulary).tolist()]
-    assert found == wanted
-    assert any(end - begin > 3 for begin, end in found), "a word of many pieces is among them"
-    for begin, end in found:  # also where a row ends with a word
+    actual = [tuple(pair) for pair in whole_words(ids, vocabulary).tolist()]
+    assert actual == expected
+    assert any(end - begin > 3 for begin, end in actual), "a word of many pieces is among them"
+    for begin, end in actual:  # also where a row ends with a word
         assert whole_words(ids[:end], vocabulary).tolist()[-1] == [begin, end]
     spans = draw_spans(ids, vocabulary, pretrain(granularities=["word"], spans=50), np.random.default_rng(0))
-    assert {tuple(pair) for pair in spans.tolist()} <= set(wanted)
+    assert {tuple(pair) for pair in spans.tolist()} <= set(expected)
     drawn = draw_spans(ids, vocabulary, pretrain(granularities=["word"], spans=8000), np.random.default_rng(1))
     counts = Counter(tuple(pair) for pair in drawn.tolist())
-    assert stats.chisquare([counts[pair] for pair in wanted]).pvalue > 0.001, "words are uniform"
+    assert stats.chisquare([counts[pair] for pair in expected]).pvalue > 0.001, "words are uniform"
 
 
 def test_a_text_of_stopwords_gives_single_tokens(vocabulary: Vocabulary, tokenizer: Any) -> None:
@@ -137,5 +137,5 @@ def test_text_without_blanks_has_words_in_sentencepiece_too() -> None:
         "▁한국 어": [0, 10, 9, 8, 0],
         "▁bact eria 东京 ทย": [0, 11, 12, 3, 13, 0],
     }
-    found = [whole_words(np.array(ids), vocabulary).tolist() for ids in rows.values()]
-    assert found == [[[2, 3], [3, 4], [4, 5], [6, 7], [7, 8]], [[1, 4]], [[1, 3], [3, 4], [4, 5]]]
+    spans = [whole_words(np.array(ids), vocabulary).tolist() for ids in rows.values()]
+    assert spans == [[[2, 3], [3, 4], [4, 5], [6, 7], [7, 8]], [[1, 4]], [[1, 3], [3, 4], [4, 5]]]

@@ -107,8 +107,8 @@ def test_the_exported_encoder_is_a_plain_one(project: Path) -> None:
     assert {name: t.shape for name, t in weights.items()} == {name: t.shape for name, t in before.items()}, "no projector, no MLM head"
     assert [path.name for path in (project / "whole/encoder/projector").iterdir()] == ["tanh.safetensors"], "beside the encoder"
     assert any(not torch.equal(weights[name], before[name]) for name in weights)
-    shape, wanted = load_towers(project / "whole/encoder").document.shape, load_towers(project / "base").document.shape
-    assert shape == wanted
+    shape, expected = load_towers(project / "whole/encoder").document.shape, load_towers(project / "base").document.shape
+    assert shape == expected
     AutoModel.from_pretrained(project / "whole/encoder")
 
 
@@ -151,19 +151,19 @@ def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, min
 
 
 def test_a_user_mistake_is_one_line(project: Path, end_here: Any) -> None:
-    done = end_here(project, "pretrain", *pretrain("deep", "base", "mistake"))
-    assert (done.status, len(done.err.splitlines())) == (2, 1), done
+    result = end_here(project, "pretrain", *pretrain("deep", "base", "mistake"))
+    assert (result.status, len(result.err.splitlines())) == (2, 1), result
     line = "retemper: params.yaml: pretrain.deep.paragraph: found [64, 128], but the longest text has 62 tokens; decrease it"
-    assert done.err.startswith(line)
+    assert result.err.startswith(line)
     assert not (project / "mistake/encoder").exists()
 
 
 def test_chunks_longer_than_the_model_are_refused(project: Path, end_here: Any) -> None:
     (project / "long").mkdir()
     (project / "long/params.yaml").write_text("chunk: {length: 1024}")
-    done = end_here(project / "long", "chunk", "--texts", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
-    assert "params.yaml: chunk.length: found 1024, expected at most 512" in done.err
-    assert done.status == 2
+    result = end_here(project / "long", "chunk", "--texts", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
+    assert "params.yaml: chunk.length: found 1024, expected at most 512" in result.err
+    assert result.status == 2
 
 
 def test_chunks_of_the_corpus_itself(project: Path, tmp_path: Path, tiny_corpus: Any, run_here: Any) -> None:

@@ -86,8 +86,8 @@ def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary:
             texts, spans = [t / t.norm() for t in texts], [[s / s.norm() for s in own] for own in spans]
         for k in range(count):
             others = [texts[j] for j in range(count) if j != k] + [span for own in spans for span in own]
-            below = torch.logsumexp(torch.stack([texts[k] @ other / params.tau for other in others]), 0)
-            contrast = contrast + torch.stack([below - texts[k] @ span / params.tau for span in spans[k]]).mean()
+            denominator = torch.logsumexp(torch.stack([texts[k] @ other / params.tau for other in others]), 0)
+            contrast = contrast + torch.stack([denominator - texts[k] @ span / params.tau for span in spans[k]]).mean()
     elif params.objective == "ict":
         count //= 2
         for k in range(count):
@@ -153,8 +153,8 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
 ) -> None:
     params = pretrain(**{"batch_texts": 12, **values})
     module = module_of(params, tiny_encoder)
-    wanted = plain_loss(module, params, chunks, vocabulary)
-    wanted.backward()
+    loss = plain_loss(module, params, chunks, vocabulary)
+    loss.backward()
     plain = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
     rows = usable_rows(chunks, params, "")
     # every cut encoded twice, some, none; and few logits at a time
@@ -165,7 +165,7 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
         step = Step(module, draw_batch(chunks, rows, vocabulary, params, 3), params, work, (1,), params.batch_tokens, None)
         metrics = read_figures(step.backward())
         assert len(step.cuts) >= 2
-        assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=1e-4)
+        assert metrics["loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
         for name, parameter in module.named_parameters():
             if name in plain:
                 assert parameter.grad is not None, name
@@ -188,9 +188,9 @@ def test_the_metrics_of_a_step_are_those_of_plain_loops(
     """Losses are plotted without their weights, and the geometry is of vectors before the projector."""
     params = pretrain(**{"batch_texts": 12, **values})
     module, rows = module_of(params, tiny_encoder), usable_rows(chunks, params, "")
-    wanted = plain_loss(module, params, chunks, vocabulary)
+    loss = plain_loss(module, params, chunks, vocabulary)
     batch = draw_batch(chunks, rows, vocabulary, params, 3)
-    count, share = len(batch.clean), float(wanted.detach())
+    count, share = len(batch.clean), float(loss.detach())
 
     def hidden(ids: Any) -> torch.Tensor:
         ids = torch.from_numpy(ids)[None]
@@ -201,22 +201,22 @@ def test_the_metrics_of_a_step_are_those_of_plain_loops(
         vectors = seen if params.objective in ("mlm", "retromae") or params.contrastive_input == "masked" else clean
         texts = [v[0] if module.pooling == "cls" else v.mean(0) for v in vectors]
         units = [text / text.norm() for text in texts]
-        expected, near, owners, asked = {"loss": share}, list[torch.Tensor](), list[int](), list[torch.Tensor]()
+        expected, near, owners, anchors = {"loss": share}, list[torch.Tensor](), list[int](), list[torch.Tensor]()
         if params.objective == "costa":
             assert batch.spans is not None
             spans = [[vectors[k][a:b].mean(0) for a, b in batch.spans[k]] for k in range(count)]
             near, owners = [span for own in spans for span in own], [k for k, own in enumerate(spans) for _ in own]
-            asked = [module.projected(text[None])[0] for text in texts]
+            anchors = [module.projected(text[None])[0] for text in texts]
             pairs = [(units[k], span / span.norm()) for k, own in enumerate(spans) for span in own]
         elif params.objective == "ict":
-            near, owners, asked = texts[count // 2 :], list(range(count // 2)), texts[: count // 2]
+            near, owners, anchors = texts[count // 2 :], list(range(count // 2)), texts[: count // 2]
             pairs, units = list(zip(units[: count // 2], units[count // 2 :], strict=True)), units[count // 2 :]
-        if asked:
+        if anchors:
             scale = (lambda v: v / v.norm()) if params.similarity == "cosine" else (lambda v: v)
-            scores = [[float(scale(text) @ scale(other)) for other in near] for text in asked]
-            expected["accuracy"] = sum(owners[int(np.argmax(row))] == k for k, row in enumerate(scores)) / len(asked)
+            scores = [[float(scale(text) @ scale(other)) for other in near] for text in anchors]
+            expected["accuracy"] = sum(owners[int(np.argmax(row))] == k for k, row in enumerate(scores)) / len(anchors)
             expected["alignment"] = sum(float((text - span).square().sum()) for text, span in pairs) / len(pairs)
-        spread = [math.exp(-2 * float((one - other).square().sum())) for one, other in combinations(units, 2)]
+        spread = [math.exp(-2 * float((unit - other).square().sum())) for unit, other in combinations(units, 2)]
         expected["uniformity"] = math.log(sum(spread) / len(spread))
         if params.masked:
             assert module.head is not None
@@ -231,11 +231,11 @@ def test_the_metrics_of_a_step_are_those_of_plain_loops(
             share -= params.mlm_weight * expected["mlm_loss"]
         if params.objective == "retromae":
             expected["decoder_loss"] = share
-        elif asked:
+        elif anchors:
             expected["contrastive_loss"] = share / params.contrastive_weight
     work = Work(torch.device("cpu"), torch.float32, 300, chunks.tokens.pad)
-    found = read_figures(Step(module, batch, params, work, (1,), params.batch_tokens, None).backward())
-    assert found == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in expected.items()}
+    figures = read_figures(Step(module, batch, params, work, (1,), params.batch_tokens, None).backward())
+    assert figures == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in expected.items()}
 
 
 @pytest.mark.parametrize("rows", [10, 9, 3])
@@ -260,22 +260,22 @@ def test_tokens_that_are_predicted_correctly_are_counted(
 def test_kept_graphs_change_nothing_with_dropout(
     values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
 ) -> None:
-    """A cut that is encoded again draws the first pass's dropout. A step's dropout is of its seed and its number."""
+    """A cut that is encoded again draws the first pass's dropout. A step's dropout depends on its seed and its number."""
     params = pretrain(**{"batch_texts": 12, "seed": 6, **values})
     module, rows = module_of(params, tiny_encoder).train(), usable_rows(chunks, params, "")
-    found = []
+    outcomes = []
     for graph_tokens in (0, 300, 10**6):
         module.zero_grad()
         work = Work(torch.device("cpu"), torch.float32, graph_tokens, chunks.tokens.pad)
         loss = float(make_step(module, chunks, rows, vocabulary, params, work)(3)["loss"])
-        found.append((loss, {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}))
-    for loss, gradients in found[1:]:
-        assert loss == found[0][0]
+        outcomes.append((loss, {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}))
+    for loss, gradients in outcomes[1:]:
+        assert loss == outcomes[0][0]
         for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, found[0][1][name], rtol=1e-5, atol=1e-7, msg=name)
+            torch.testing.assert_close(gradient, outcomes[0][1][name], rtol=1e-5, atol=1e-7, msg=name)
     batch = draw_batch(chunks, rows, vocabulary, params, 3)
     losses = [float(Step(module, batch, params, work, key, params.batch_tokens, None).backward()["loss"]) for key in ((6, 5, 3), (6, 5, 4))]
-    assert losses[0] == found[0][0] != losses[1]
+    assert losses[0] == outcomes[0][0] != losses[1]
     module.eval()
     assert float(Step(module, batch, params, work, (6, 5, 3), params.batch_tokens, None).backward()["loss"]) != losses[0], "dropout is on"
 
@@ -286,7 +286,7 @@ def test_the_geometry_of_the_inverse_cloze_task_is_of_pairs_and_of_passages() ->
     units = [vector / vector.norm() for vector in vectors]
     queries, passages = units[:5], units[5:]
     distances = [float((query - passage).square().sum()) for query, passage in zip(queries, passages, strict=True)]
-    spread = [math.exp(-2 * float((one - other).square().sum())) for one, other in combinations(passages, 2)]
+    spread = [math.exp(-2 * float((first - second).square().sum())) for first, second in combinations(passages, 2)]
     assert metrics["alignment"] == pytest.approx(sum(distances) / 5, rel=1e-5)
     assert metrics["uniformity"] == pytest.approx(math.log(sum(spread) / 10), rel=1e-5)
     assert set(geometry_metrics(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
@@ -296,16 +296,16 @@ def test_ict_removes_one_whole_sentence(chunks: Chunks, vocabulary: Vocabulary) 
     params = pretrain(objective="ict", batch_texts=8)
     rows = usable_rows(chunks, params, "")
     assert (chunks.sentence_counts[rows] >= 2).all() and len(rows) < len(chunks)
-    whole = {tuple(chunks.row(row).tolist()): chunks.sentences(row) for row in rows.tolist()}
+    chunk_sentences = {tuple(chunks.row(row).tolist()): chunks.sentences(row) for row in rows.tolist()}
     for step in range(3):
         batch = draw_batch(chunks, rows, vocabulary, params, step)
         for sentence, passage in zip(batch.clean[:8], batch.clean[8:], strict=True):
-            found = 0
-            for ids, bounds in whole.items():
+            matches = 0
+            for ids, bounds in chunk_sentences.items():
                 for start, end in pairwise(bounds):
-                    inside, rest = [ids[0], *ids[start:end], ids[-1]], [*ids[:start], *ids[end:]]
-                    found += inside == sentence.tolist() and rest == passage.tolist()
-            assert found, "a sentence and its chunk without it"
+                    removed, remainder = [ids[0], *ids[start:end], ids[-1]], [*ids[:start], *ids[end:]]
+                    matches += removed == sentence.tolist() and remainder == passage.tolist()
+            assert matches, "a sentence and its chunk without it"
 
 
 def test_epoch_sees_every_chunk_once_and_redraws_spans_unless_fixed(chunks: Chunks, vocabulary: Vocabulary) -> None:
@@ -354,12 +354,12 @@ def test_too_few_chunks_are_refused(sentences: list[int], objective: str, line: 
         def __len__(self) -> int:
             return len(self.sentence_counts)
 
-    few: Any = Few()
+    store: Any = Few()
     with pytest.raises(UserError, match=line):
-        usable_rows(few, pretrain(objective=objective), "p")
-    few.sentence_counts = np.array([*sentences, 2, 2])
-    wanted = [row for row, count in enumerate(few.sentence_counts) if count >= 2 or objective != "ict"]
-    assert usable_rows(few, pretrain(objective=objective), "p").tolist() == wanted
+        usable_rows(store, pretrain(objective=objective), "p")
+    store.sentence_counts = np.array([*sentences, 2, 2])
+    expected = [row for row, count in enumerate(store.sentence_counts) if count >= 2 or objective != "ict"]
+    assert usable_rows(store, pretrain(objective=objective), "p").tolist() == expected
 
 
 def test_an_encoder_of_several_poolings_is_refused_unless_one_is_chosen(tiny_encoder: Path) -> None:

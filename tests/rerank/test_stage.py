@@ -33,29 +33,31 @@ def test_the_best_of_a_run_is_reordered_by_model_scores(
     rerank = import_module("tasks.rerank.__main__")
     places: list[Path] = []
     monkeypatch.setattr(
-        rerank, "corpus_texts", lambda *arguments, kept=rerank.corpus_texts, **more: places.append(arguments[2]) or kept(*arguments, **more)
+        rerank,
+        "corpus_texts",
+        lambda *arguments, corpus_texts=rerank.corpus_texts, **more: places.append(arguments[2]) or corpus_texts(*arguments, **more),
     )
     rerank.main()
     assert places[0].parent.parent.resolve() == partial_path(tmp_path / "out").resolve(), "where the next attempt cleans up after a kill"
     assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["dev.trec"], "a split without a run gets none"
-    found = [line.split() for line in (tmp_path / "out" / "dev.trec").read_text().splitlines()]
+    run_lines = [line.split() for line in (tmp_path / "out" / "dev.trec").read_text().splitlines()]
     model, tokenizer = (
         AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),
         AutoTokenizer.from_pretrained(tiny_reranker),
     )
-    wanted = []
+    expected = []
     for query, docs in lists.items():
         scored = []
         for doc in docs[:6]:
             texts = tiny_corpus.queries["dev"][query], tiny_corpus.documents[doc][1]
             with torch.no_grad():
                 scored.append((float(model(**tokenizer(*texts, truncation=True, max_length=48, return_tensors="pt")).logits), doc))
-        wanted += [
+        expected += [
             (query, "Q0", doc, rank, pytest.approx(score, abs=1e-4), "m")
             for rank, (score, doc) in enumerate(sorted(scored, reverse=True), 1)
         ]
-    assert [(query, q0, doc, int(rank), float(score), tag) for query, q0, doc, rank, score, tag in found] == wanted
-    assert [row[2] for row in found] != [doc for docs in lists.values() for doc in docs[:6]]
+    assert [(query, q0, doc, int(rank), float(score), tag) for query, q0, doc, rank, score, tag in run_lines] == expected
+    assert [row[2] for row in run_lines] != [doc for docs in lists.values() for doc in docs[:6]]
     latency = json.loads((tmp_path / "latency.json").read_text())
     assert 0 < latency["milliseconds a query"]["dev"]["p50"] <= latency["milliseconds a query"]["dev"]["p95"]
     assert {path.name for path in tmp_path.iterdir()} == {"corpus", "data", "run", "params.yaml", "runtime.yaml", "out", "latency.json"}

@@ -39,16 +39,16 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
         return Steps.undrawn(each)
 
     monkeypatch.setattr(entry, "make_step", watched)
-    done = small.stage("reranker@small", *small.elsewhere("reranker@small", "again"))
-    assert done.status == 0, done
+    result = small.stage("reranker@small", *small.elsewhere("reranker@small", "again"))
+    assert result.status == 0, result
     corpus = small.folder / "data/corpus"
     texts = dict(enumerate(read_table(corpus / "documents.parquet", DOCUMENTS)["text"].to_pylist()))
-    asked = dict(enumerate(read_table(corpus / "queries/train.parquet", QUERIES)["text"].to_pylist()))
+    query_texts = dict(enumerate(read_table(corpus / "queries/train.parquet", QUERIES)["text"].to_pylist()))
     params = load(Reranker, "rerankers.small", small.folder / "params.yaml")
-    found = exposure.replay({"corpus": corpus, "negatives": small.folder / f"data/negatives/{params.negatives}"}, params, tmp_path)
-    replayed = [roles for _, roles in found.steps]
+    replay = exposure.replay({"corpus": corpus, "negatives": small.folder / f"data/negatives/{params.negatives}"}, params, tmp_path)
+    replayed = [roles for _, roles in replay.steps]
     assert len(replayed) == len(pairs) == 3
     for roles, read in zip(replayed, pairs, strict=True):
-        assert {asked[q] for q in roles[QUERY].tolist()} == {query for query, _ in read}
+        assert {query_texts[q] for q in roles[QUERY].tolist()} == {query for query, _ in read}
         assert [texts[d] for d in roles[POSITIVE].tolist()] == [document for _, document in read[::3]]
         assert {texts[d] for d in roles[HARD].tolist()} == {document for n, (_, document) in enumerate(read) if n % 3}

@@ -34,11 +34,11 @@ def corpus(folder: Path) -> Path:
 
 
 def test_a_copy_of_a_positive_is_no_negative(tmp_path: Path) -> None:
-    found = read_groups(corpus(tmp_path), tmp_path / "negatives.parquet", (1, 200), tmp_path)
-    assert found.queries.tolist() == [0], "one has no judgment of its own, of one every listed document is a copy"
-    assert found.negatives_of(0).tolist() == [2]
+    training_groups = read_groups(corpus(tmp_path), tmp_path / "negatives.parquet", (1, 200), tmp_path)
+    assert training_groups.queries.tolist() == [0], "one has no judgment of its own, of one every listed document is a copy"
+    assert training_groups.negatives_of(0).tolist() == [2]
     params = Reranker.model_validate({"source": "x", "negatives": "bm25", "steps": 1, "hard_negatives": 2, "batch_queries": 4})
-    assert {tuple(docs) for step in range(20) for _, docs in draw_groups(found, params, step)} == {(0, 2, 2)}
+    assert {tuple(docs) for step in range(20) for _, docs in draw_groups(training_groups, params, step)} == {(0, 2, 2)}
 
 
 def test_documents_of_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

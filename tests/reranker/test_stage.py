@@ -64,12 +64,12 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(tiny_reranker: Path, tmp_p
         gradients.append((metrics["loss"], model.classifier.weight.grad.clone()))
     drawn = draw_groups(GROUPS, params, 0)
     scorer = load_cross_encoder(tiny_reranker, 64, 8192, torch.device("cpu"), torch.float32)
-    wanted = 0.0
+    expected = 0.0
     for query, documents in drawn:
         scores = scorer.scores([(["one", "two", "three"][query], texts[d]) for d in documents]).astype(np.float64)
-        wanted += float(np.log(np.exp(scores - scores[0]).sum())) / len(drawn)
+        expected += float(np.log(np.exp(scores - scores[0]).sum())) / len(drawn)
     for loss, gradient in gradients:
-        assert loss == pytest.approx(wanted, rel=1e-4)
+        assert loss == pytest.approx(expected, rel=1e-4)
         torch.testing.assert_close(gradient, gradients[0][1], atol=1e-5, rtol=1e-4)
 
 
@@ -90,8 +90,8 @@ def test_ranks_add_up_to_one(tiny_reranker: Path, tmp_path: Path) -> None:
 
     metrics, gradient = step()
     for ranks in (2, 3):
-        for found, summed in as_ranks(ranks, step):
-            assert found == pytest.approx(metrics, rel=1e-6)
+        for rank_metrics, summed in as_ranks(ranks, step):
+            assert rank_metrics == pytest.approx(metrics, rel=1e-6)
             torch.testing.assert_close(summed, gradient, atol=1e-6, rtol=1e-5)
 
 

@@ -59,16 +59,16 @@ def test_the_best_of_a_run_is_reordered_by_vector_products(
     entry.main()
 
     tower = load_towers(tiny_encoder).query
-    wanted = []
+    expected = []
     for query, docs in lists.items():
         with torch.no_grad():
             vector = tower(torch.tensor([tokens[int(query[1])]]), torch.ones(1, 5, dtype=torch.int64))[0].numpy()
         best = {doc: max(float(vector @ vectors[row]) for row, owner in enumerate(OWNERS) if owner == int(doc[1])) for doc in docs[:3]}
         order = sorted(best.items(), key=lambda pair: -pair[1])
-        wanted += [(query, "Q0", doc, rank, pytest.approx(score, abs=1e-3), "m") for rank, (doc, score) in enumerate(order, 1)]
+        expected += [(query, "Q0", doc, rank, pytest.approx(score, abs=1e-3), "m") for rank, (doc, score) in enumerate(order, 1)]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["test.trec"], "a split without a run gets none"
-    found = [line.split() for line in (tmp_path / "out" / "test.trec").read_text().splitlines()]
-    assert [(query, q0, doc, int(rank), float(score), tag) for query, q0, doc, rank, score, tag in found] == wanted
+    run_lines = [line.split() for line in (tmp_path / "out" / "test.trec").read_text().splitlines()]
+    assert [(query, q0, doc, int(rank), float(score), tag) for query, q0, doc, rank, score, tag in run_lines] == expected
     assert json.loads((tmp_path / "latency.json").read_text())["test"]["milliseconds a query"] > 0
 
 
@@ -84,12 +84,12 @@ def test_a_long_run_is_not_held_as_python_objects(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(entry, "BLOCK", 10)
     monkeypatch.setattr(entry, "open_tokens", lambda _: None)
     monkeypatch.setattr(entry, "encode_queries", lambda *_, **__: np.empty(0))
-    monkeypatch.setattr(entry, "embedded_scores", lambda *given: (given[2] * 7 + given[3] * 11 % 101).astype(np.float32))
+    monkeypatch.setattr(entry, "embedded_scores", lambda *arguments: (arguments[2] * 7 + arguments[3] * 11 % 101).astype(np.float32))
     embeddings, params = SimpleNamespace(folder=tmp_path / "vectors"), SimpleNamespace(depth=depth, precision="fp32")
     tracemalloc.start()
     batches, _ = entry.rescore_run(tmp_path / "test.trec", tmp_path, None, embeddings, tmp_path / "tokens", params, torch.device("cpu"))
     rows = sum(len(batch) for batch in batches)
-    _, most = tracemalloc.get_traced_memory()
+    _, bytes_at_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert rows == queries * depth
-    assert most < 100 * rows, f"{most / rows:.0f} bytes a pair"
+    assert bytes_at_peak < 100 * rows, f"{bytes_at_peak / rows:.0f} bytes a pair"

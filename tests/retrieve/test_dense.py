@@ -60,11 +60,11 @@ def test_dense_run_equals_brute_force(
     expected = []
     for number, query in enumerate(tiny_corpus.queries["dev"]):
         with torch.no_grad():
-            asked = tower(*tokens.padded(np.array([number])))[0].numpy().astype(np.float64)
+            query_vector = tower(*tokens.padded(np.array([number])))[0].numpy().astype(np.float64)
         scores: dict[str, float] = {}
         for owner, vector in zip(corpus.owners().tolist(), vectors, strict=True):
             document = list(tiny_corpus.documents)[owner]
-            scores[document] = max(scores.get(document, -np.inf), float(sum(asked * vector)))
+            scores[document] = max(scores.get(document, -np.inf), float(sum(query_vector * vector)))
         assert len(scores) == len(tiny_corpus.documents)
         best = sorted(scores, key=lambda document: -scores[document])[:depth]
         expected += [(query, document, rank, pytest.approx(scores[document], abs=1e-3)) for rank, document in enumerate(best, 1)]
@@ -86,8 +86,8 @@ def test_an_index_folder_is_searched_if_it_contains_an_index(project: Path, tiny
     index.add(vectors * np.arange(1, len(vectors) + 1, dtype=np.float32)[:, None])  # other vectors: other ranks
     (project / "own").mkdir()
     faiss.write_index(index, "own/index.faiss")
-    found = searched(Path("own"))
-    assert found["doc"].to_pylist() != exact["doc"].to_pylist() and found.num_rows == exact.num_rows
+    rows = searched(Path("own"))
+    assert rows["doc"].to_pylist() != exact["doc"].to_pylist() and rows.num_rows == exact.num_rows
 
 
 def test_short_lists_of_an_index_are_told(

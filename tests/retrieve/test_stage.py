@@ -44,9 +44,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_only_splits_with_queries_get_a_run(project: Path, stage: Any) -> None:
-    done = stage("--candidates", "candidates", "--queries", "queries")
-    assert done.status == 0, done
-    assert done.out == "bm25: dev has no queries, skipped\nbm25: test, 2 queries, 2 documents\n"
+    result = stage("--candidates", "candidates", "--queries", "queries")
+    assert result.status == 0, result
+    assert result.out == "bm25: dev has no queries, skipped\nbm25: test, 2 queries, 2 documents\n"
     assert [path.name for path in (project / "runs" / "bm25").iterdir()] == ["test.trec"]
     assert (project / "runs" / "bm25" / "test.trec").read_text() == "a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n"
     write(project / "candidates" / "test.parquet", [], RANKED)
@@ -55,13 +55,13 @@ def test_only_splits_with_queries_get_a_run(project: Path, stage: Any) -> None:
 
 
 def test_identical_ids_are_excluded_on_request(project: Path, stage: Any) -> None:
-    found = []
+    runs = []
     for params in ("", OWN):
-        done = stage("--candidates", "candidates", "--queries", "queries", params=params)
-        assert done.status == 0, done
-        assert ("identical ids excluded" in done.out) == ("a Q0 a" not in (project / "runs" / "bm25" / "test.trec").read_text())
-        found.append((project / "runs" / "bm25" / "test.trec").read_text())
-    assert found == ["a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n", "a Q0 b 1 1 bm25\n"]
+        result = stage("--candidates", "candidates", "--queries", "queries", params=params)
+        assert result.status == 0, result
+        assert ("identical ids excluded" in result.out) == ("a Q0 a" not in (project / "runs" / "bm25" / "test.trec").read_text())
+        runs.append((project / "runs" / "bm25" / "test.trec").read_text())
+    assert runs == ["a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n", "a Q0 b 1 1 bm25\n"]
 
 
 def test_runs_keep_their_depth_when_identical_ids_are_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,11 +74,11 @@ def test_runs_keep_their_depth_when_identical_ids_are_excluded(monkeypatch: pyte
         return pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED).to_batches()
 
     monkeypatch.setattr(dense, "dense_run", dense_run)
-    given = Namespace(candidates=None, encoder=None, embeddings=None, tokens=None, index=None)
+    inputs = Namespace(candidates=None, encoder=None, embeddings=None, tokens=None, index=None)
     for ignore, expected in ((False, "abab"), (True, "bcab")):
         params = Retrieve(depth=2, ignore_identical_ids=ignore)
-        found = pa.Table.from_batches(ranked_lists(given, "test", params), RANKED)
-        assert "".join(found["doc"].to_pylist()) == expected
+        ranked = pa.Table.from_batches(ranked_lists(inputs, "test", params), RANKED)
+        assert "".join(ranked["doc"].to_pylist()) == expected
 
 
 def test_a_system_needs_either_candidates_or_an_encoder(project: Path, stage: Any) -> None:

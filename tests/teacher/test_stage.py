@@ -39,8 +39,8 @@ def project(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-def run(project: Path, reranker: Path, monkeypatch: pytest.MonkeyPatch, more: str = "", out: str = "out") -> tuple[list[Row], list[Row]]:
-    entry = f"{{negatives: n, reranker: r, depth: 4, max_length: 48, precision: fp32{more}}}"
+def run(project: Path, reranker: Path, monkeypatch: pytest.MonkeyPatch, options: str = "", out: str = "out") -> tuple[list[Row], list[Row]]:
+    entry = f"{{negatives: n, reranker: r, depth: 4, max_length: 48, precision: fp32{options}}}"
     (project / "params.yaml").write_text(f"text: {{titles: false}}\nteacher: {{t: {entry}}}\n")
     (project / "runtime.yaml").write_text("device: cpu\n")
     arguments = f"--name t --negatives negatives --reranker {reranker} --corpus corpus --out {out}"
@@ -65,16 +65,16 @@ def test_every_score_is_the_models_own(project: Path, tiny_corpus: Any, tiny_rer
     monkeypatch.setattr(pieces, "PIECE", 7)
     negatives, positives = run(project, tiny_reranker, monkeypatch)
     source = read_table(project / "negatives" / "train.parquet", RANKED).to_pylist()
-    kept = [row for row in source if row["rank"] <= 4]
-    assert [row[:3] for row in negatives] == [(row["query"], row["doc"], row["rank"]) for row in kept]
+    best_ranked = [row for row in source if row["rank"] <= 4]
+    assert [row[:3] for row in negatives] == [(row["query"], row["doc"], row["rank"]) for row in best_ranked]
     assert {row[:2] for row in positives} == {
         (q, d) for q, d in tiny_corpus.qrels["train"].items() if q in {row["query"] for row in source}
     }
-    for query, doc, _, found in negatives + positives:
-        assert found == pytest.approx(score(query, doc), abs=1e-4)
+    for query, doc, _, value in negatives + positives:
+        assert value == pytest.approx(score(query, doc), abs=1e-4)
 
     margin = 0.3
-    best = {query: found for query, _, _, found in positives}
+    best = {query: value for query, _, _, value in positives}
     guarded, _ = run(project, tiny_reranker, monkeypatch, f", absolute_margin: {margin}", "guarded")
     assert guarded == [row for row in negatives if row[3] <= best[row[0]] - margin]
     assert 0 < len(guarded) < len(negatives)
@@ -86,11 +86,11 @@ def test_corrupt_piece_is_scored_again(harm: str, project: Path, tiny_reranker: 
     run(project, tiny_reranker, monkeypatch)
     (scratch,) = (project / ".retemper" / "scratch").glob("teacher-t/*")
     piece, mark = scratch / "000001.npy", scratch / "000001.npy.sha256"
-    whole = piece.read_bytes()
+    content = piece.read_bytes()
     if harm in ("cut", "empty"):
-        piece.write_bytes(whole[: 150 * (harm == "cut")])
+        piece.write_bytes(content[: 150 * (harm == "cut")])
     elif harm == "another score":
-        piece.write_bytes(whole[:-1] + bytes([whole[-1] ^ 64]))
+        piece.write_bytes(content[:-1] + bytes([content[-1] ^ 64]))
     else:
         mark.unlink() if harm == "no seal" else mark.write_bytes(mark.read_bytes()[:30])
     calls: list[Path] = []
@@ -103,27 +103,27 @@ def test_corrupt_piece_is_scored_again(harm: str, project: Path, tiny_reranker: 
     monkeypatch.setattr(pieces, "new_file", counted)
     run(project, tiny_reranker, monkeypatch, out="again")
     assert [path.name for path in calls] == [piece.name], "the other pieces were whole"
-    assert piece.read_bytes() == whole
+    assert piece.read_bytes() == content
     assert folder_digest(project / "again") == folder_digest(project / "out")
 
 
 def test_negatives_are_read_in_groups(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never more than a group and a batch of the table is held, and what comes out is the same."""
-    module, real, held = import_module("tasks.teacher.__main__"), import_module("tasks.teacher.__main__").ranked_groups, list[int]()
+    module, real, sizes = import_module("tasks.teacher.__main__"), import_module("tasks.teacher.__main__").ranked_groups, list[int]()
     monkeypatch.setattr(pieces, "PIECE", 4)  # the same pieces whatever the group
-    whole = run(project, tiny_reranker, monkeypatch)
+    expected = run(project, tiny_reranker, monkeypatch)
     remove_finished()
     monkeypatch.setattr("tasks.core.tables.judgments.GROUP", 4)
     monkeypatch.setattr("tasks.core.tables.parquet.BATCH_ROWS", 5)  # four of them within the depth
 
     def watched(path: Path, window: tuple[int, int]) -> Any:
         for table in real(path, window):
-            held.append(len(table))
+            sizes.append(len(table))
             yield table
 
     monkeypatch.setattr(module, "ranked_groups", watched)
-    assert run(project, tiny_reranker, monkeypatch, out="again") == whole
-    assert held == [4] * 12, "two passes: for the queries, and for the scores"
+    assert run(project, tiny_reranker, monkeypatch, out="again") == expected
+    assert sizes == [4] * 12, "two passes: for the queries, and for the scores"
 
 
 def test_long_texts_are_scored_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_long_texts_are_scored_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(pieces, "TEXT", 40)
     rows = pa.table([["q"] * 20, [str(n) for n in range(20)], [1] * 20, [0.0] * 20], schema=RANKED)
     model = SimpleNamespace(texts=lambda query, place: (query, texts[place]), scores=lengths)
-    made = pieces.Pieces(20, tmp_path / "documents.parquet", tmp_path).scored([rows], Alone(Runtime()), pieces.Score(model))
-    ((_, found),) = made
-    assert found.tolist() == list(map(len, texts))
+    results = pieces.Pieces(20, tmp_path / "documents.parquet", tmp_path).scored([rows], Alone(Runtime()), pieces.Score(model))
+    ((_, scores),) = results
+    assert scores.tolist() == list(map(len, texts))
     assert len(seen) > 5 and max(sum(len(q) + len(d) for q, d in part[:-1]) for part in seen) < 40
 
 

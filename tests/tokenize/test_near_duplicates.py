@@ -35,8 +35,8 @@ def shingles(document: list[list[int]]) -> set[tuple[int, ...]]:
     return {tuple(row[place : place + 3]) for row in document for place in range(max(1, len(row) - 2))}
 
 
-def jaccard(one: list[list[int]], other: list[list[int]]) -> float:
-    first, second = shingles(one), shingles(other)
+def jaccard(document: list[list[int]], other: list[list[int]]) -> float:
+    first, second = shingles(document), shingles(other)
     return len(first & second) / len(first | second)
 
 
@@ -56,23 +56,25 @@ def corpus() -> list[list[list[int]]]:
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 1.0])
 def test_groups_are_those_of_a_plain_loop(threshold: float, tmp_path: Path) -> None:
     documents = corpus()
-    found = first_of_near(tokens_of(tmp_path, documents), threshold)
+    firsts = first_of_near(tokens_of(tmp_path, documents), threshold)
     alike = {
-        (one, other) for one, other in combinations(range(len(documents)), 2) if jaccard(documents[one], documents[other]) >= threshold
+        (first, second)
+        for first, second in combinations(range(len(documents)), 2)
+        if jaccard(documents[first], documents[second]) >= threshold
     }
-    linked = {(one, other) for one, other in combinations(range(len(documents)), 2) if found[one] == found[other]}
+    linked = {(first, second) for first, second in combinations(range(len(documents)), 2) if firsts[first] == firsts[second]}
     assert linked <= alike, "exact: every pair is compared"
     assert len(linked) >= FOUND * len(alike)
     assert 10 <= len(alike) <= 60
-    assert all(found[owner] <= owner and found[found[owner]] == found[owner] for owner in range(len(documents)))
+    assert all(firsts[owner] <= owner and firsts[firsts[owner]] == firsts[owner] for owner in range(len(documents)))
 
 
 def test_short_documents_and_chains(tmp_path: Path) -> None:
     long = list(range(100, 160))
     chain = [[long], [[*long[:-1], 1]], [[*long[:-2], 2, 1]]]  # neighbours differ in one token
     ends = [[[1, 2, 3], [9]], [[1, 2, 3], [8]]]  # a passage shorter than a shingle counts as one
-    found = first_of_near(tokens_of(tmp_path, [[[7]], [[7]], [[8]], [[7, 8]], *chain, [[]], *ends]), 0.9)
-    assert found.tolist() == [0, 0, 2, 3, 4, 4, 4, 7, 8, 9]
+    firsts = first_of_near(tokens_of(tmp_path, [[[7]], [[7]], [[8]], [[7, 8]], *chain, [[]], *ends]), 0.9)
+    assert firsts.tolist() == [0, 0, 2, 3, 4, 4, 4, 7, 8, 9]
 
 
 def test_the_bands_find_a_pair_at_the_threshold() -> None:
@@ -86,12 +88,12 @@ def test_the_bands_find_a_pair_at_the_threshold() -> None:
 def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, run_here: Callable[..., str]) -> None:
     shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
     table = pq.read_table(tmp_path / "corpus/documents.parquet")
-    again = table.slice(3, 1).set_column(0, table.schema.field(0), pa.array(["copy"]))
-    write_table(tmp_path / "corpus/documents.parquet", table.schema, [pa.concat_tables([table, again])])
+    copy = table.slice(3, 1).set_column(0, table.schema.field(0), pa.array(["copy"]))
+    write_table(tmp_path / "corpus/documents.parquet", table.schema, [pa.concat_tables([table, copy])])
     arguments = ["--corpus", "corpus", "--tokenizer", str(tiny_encoder)]
     for value, out in (("null", "plain"), ("0.9", "near")):
         (tmp_path / "params.yaml").write_text(f"text: {{}}\ntokenize: {{near_duplicates: {value}}}\n")
-        said = run_here(tmp_path, "tokenize", *arguments, "--out", out)
-        assert ("1 of 61 documents is a near-duplicate of an earlier one" in said) == (value != "null")
+        output = run_here(tmp_path, "tokenize", *arguments, "--out", out)
+        assert ("1 of 61 documents is a near-duplicate of an earlier one" in output) == (value != "null")
     assert not (tmp_path / "plain/documents" / SAME).exists()
     assert same_texts(open_tokens(tmp_path / "near/documents"), np.arange(61)).first[60] == 3

@@ -36,8 +36,8 @@ def random_texts(count: int) -> list[str]:
 
 def by_hand(tokenizer: Any, text: str, max_length: int) -> list[int]:
     """Cut by ourselves: the special tokens stay at both ends."""
-    whole = tokenizer(text, verbose=False)["input_ids"]
-    return whole if len(whole) <= max_length else [*whole[: max_length - 1], tokenizer.sep_token_id]
+    ids = tokenizer(text, verbose=False)["input_ids"]
+    return ids if len(ids) <= max_length else [*ids[: max_length - 1], tokenizer.sep_token_id]
 
 
 @pytest.mark.parametrize(("prefix", "max_length", "batch"), [("", 16, 7), ("passage: ", 64, 1000), ("", 3, 1)])
@@ -47,10 +47,10 @@ def test_equals_the_tokenizer_text_by_text(prefix: str, max_length: int, batch: 
     parts = ((ids[n : n + batch], texts[n : n + batch]) for n in range(0, len(texts), batch))
     write_tokens(tmp_path / "t", parts, tokenizer, Cut(max_length, prefix), digest="digest", total=len(texts))
     tokens = open_tokens(tmp_path / "t")
-    again = load_tokenizer(tiny_encoder)
-    found = [tokens.flat[first:end].tolist() for first, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
-    assert found == [by_hand(again, prefix + text, max_length) for text in texts]
-    assert max(map(len, found)) == max_length
+    fresh_tokenizer = load_tokenizer(tiny_encoder)
+    rows = [tokens.flat[first:end].tolist() for first, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+    assert rows == [by_hand(fresh_tokenizer, prefix + text, max_length) for text in texts]
+    assert max(map(len, rows)) == max_length
     assert tokens.flat.dtype == np.uint16
     assert tokens.ids().to_pylist() == ids and tokens.owners.tolist() == list(range(len(texts)))
     assert (tokens.pad, tokens.max_length, tokens.prefix, tokens.tokenizer) == (0, max_length, prefix, "digest")
@@ -59,10 +59,10 @@ def test_equals_the_tokenizer_text_by_text(prefix: str, max_length: int, batch: 
 def rows_of(folder: Path) -> list[list[list[int]]]:
     """The rows of each text."""
     tokens = open_tokens(folder)
-    found: list[list[list[int]]] = [[] for _ in range(len(tokens.ids()))]
+    rows: list[list[list[int]]] = [[] for _ in range(len(tokens.ids()))]
     for owner, first, end in zip(tokens.owners, tokens.offsets[:-1], tokens.offsets[1:], strict=True):
-        found[owner].append(tokens.flat[first:end].tolist())
-    return found
+        rows[owner].append(tokens.flat[first:end].tolist())
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_passages_equal_the_tokenizers_own_overflow(
     tokenizer, texts = load_tokenizer(tiny_encoder), random_texts(60)
     parts = ((list(map(str, range(n, n + len(part)))), part) for n in range(0, 60, batch) if (part := texts[n : n + batch]))
     write_tokens(tmp_path / "t", parts, tokenizer, Cut(max_length, "", passages, overlap), digest="digest", total=60)
-    again = load_tokenizer(tiny_encoder)
+    fresh_tokenizer = load_tokenizer(tiny_encoder)
     options = {"truncation": True, "max_length": max_length, "stride": overlap, "return_overflowing_tokens": True}
-    cut = [again(text, **options)["input_ids"][:passages] for text in texts]
+    cut = [fresh_tokenizer(text, **options)["input_ids"][:passages] for text in texts]
     assert rows_of(tmp_path / "t") == cut
     assert max(map(len, cut)) == passages
 
@@ -109,8 +109,8 @@ def test_the_space_behind_a_prefix_belongs_to_the_next_token(tmp_path: Path) -> 
     prompt, room = len(words) - 7, 2
     assert tokenizer.convert_ids_to_tokens(words[prompt:]) == [f"Ġ{word}" for word in text.split()]
     write_tokens(tmp_path / "t", [(["a"], [text])], tokenizer, Cut(2 + prompt + room, prefix, 9), digest="", total=1)
-    (found,) = rows_of(tmp_path / "t")
-    assert found == [[start, *words[:prompt], *words[first : first + room], end] for first in range(prompt, len(words), room)]
+    (passages,) = rows_of(tmp_path / "t")
+    assert passages == [[start, *words[:prompt], *words[first : first + room], end] for first in range(prompt, len(words), room)]
 
 
 def test_prefix_that_leaves_no_room_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_folder_of_the_same_name_elsewhere_is_another_tokenizer(
 
 
 @pytest.mark.parametrize(
-    ("params", "titles", "said"),
+    ("params", "titles", "message"),
     [
         (
             "{query_length: 8, query_prefix: 'one two three four five six'}",
@@ -208,10 +208,10 @@ def test_a_folder_of_the_same_name_elsewhere_is_another_tokenizer(
     ],
 )
 def test_a_prefix_that_leaves_no_token_for_the_text_is_refused(
-    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: str, titles: str, said: str
+    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: str, titles: str, message: str
 ) -> None:
     """All texts would have the same tokens."""
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles=titles)
     assert not (tmp_path / "tokens").exists()
 
@@ -220,7 +220,7 @@ def test_long_documents_are_tokenized_a_few_at_a_time(
     tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch is bounded by its text; the files are the same, to the row groups of the ids."""
-    whole = folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}"))
+    expected = folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}"))
     sizes, real = list[int](), pieces.rows_by
 
     def watched(*settings: Any) -> Any:
@@ -233,7 +233,7 @@ def test_long_documents_are_tokenized_a_few_at_a_time(
     pieces._rows.cache_clear()
     monkeypatch.setattr(pieces, "rows_by", watched)
     monkeypatch.setattr(pieces, "split_batch", partial(pieces.split_batch, size=2000))
-    assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}")) == whole
+    assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}")) == expected
     assert len(sizes) > 4 and max(sizes) <= 2000
     pieces._rows.cache_clear()
 

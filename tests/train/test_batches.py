@@ -105,22 +105,22 @@ def test_train_queries_are_sampled_by_split_seed(data: TrainingSet) -> None:
     for query in POSITIVES:  # 300 draws of 2 of 6: 100 expected, standard deviation 8
         assert 65 < sum(query in drawn[2, seed] for seed in range(300)) < 135
     params = round_of(train_queries=2, split_seed=7, batch_queries=2, epochs=3)
-    few = sampled_queries(data, params)
-    assert few.queries.tolist() == sampled_queries(data, params.model_copy(update={"seed": 1})).queries.tolist()
-    assert steps_of(few, params) == 3
+    sample = sampled_queries(data, params)
+    assert sample.queries.tolist() == sampled_queries(data, params.model_copy(update={"seed": 1})).queries.tolist()
+    assert steps_of(sample, params) == 3
     for step in range(3):
-        assert sorted(draw_batch(few, params, step).queries.tolist()) == drawn[2, 7], "every epoch has all of them and no other"
+        assert sorted(draw_batch(sample, params, step).queries.tolist()) == drawn[2, 7], "every epoch has all of them and no other"
     with pytest.raises(UserError, match="train_queries 7: found 6 training queries"):
         sampled_queries(data, round_of(train_queries=7))
 
 
-@pytest.mark.parametrize(("share", "wanted"), [(0.01, 1), (0.5, 3), (0.6, 4), (0.99, 6)])
-def test_a_share_of_the_queries_is_the_sample_of_that_many(data: TrainingSet, share: float, wanted: int) -> None:
+@pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.5, 3), (0.6, 4), (0.99, 6)])
+def test_a_share_of_the_queries_is_the_sample_of_that_many(data: TrainingSet, share: float, count: int) -> None:
     """Of six queries, rounded by hand; so samples are nested, whether a share or a number says how large they are."""
     for seed in range(20):
         part = sampled_queries(data, round_of(train_share=share, split_seed=seed)).queries.tolist()
-        assert part == sampled_queries(data, round_of(train_queries=wanted, split_seed=seed)).queries.tolist()
-        assert len(part) == wanted
+        assert part == sampled_queries(data, round_of(train_queries=count, split_seed=seed)).queries.tolist()
+        assert len(part) == count
     assert sampled_queries(data, round_of(train_share=1.0)) is data
     with pytest.raises(ValueError, match="train_queries and train_share both say"):
         round_of(train_share=share, train_queries=2)
@@ -143,9 +143,9 @@ def test_loss_never_pushes_a_known_positive_away(data: TrainingSet, step: int, l
 
 
 def test_epoch_uses_every_query_once(data: TrainingSet) -> None:
-    taken = np.concatenate([draw_batch(data, round_of(batch_queries=2), step).queries for step in range(6)])
-    assert sorted(taken[:6]) == sorted(taken[6:]) == sorted(POSITIVES)
-    assert taken[:6].tolist() != taken[6:].tolist()
+    queries = np.concatenate([draw_batch(data, round_of(batch_queries=2), step).queries for step in range(6)])
+    assert sorted(queries[:6]) == sorted(queries[6:]) == sorted(POSITIVES)
+    assert queries[:6].tolist() != queries[6:].tolist()
 
 
 def test_draws_depend_only_on_seed_and_step(data: TrainingSet) -> None:
@@ -249,17 +249,17 @@ def test_a_document_scores_as_its_best_passage_and_only_that_one_learns(seed: in
     documents = np.array([1, 4, 5, 8])
     rows_UP = tokens.rows_of(documents)
     assert [[row for row in rows if row >= 0] for rows in rows_UP.tolist()] == [np.flatnonzero(owners == d).tolist() for d in documents]
-    held = rows_UP[rows_UP >= 0]
-    scores = torch.tensor(draw.normal(size=(3, len(held))), requires_grad=True)
-    found = best_passage(scores, torch.from_numpy(rows_UP >= 0))
-    weights = torch.tensor(draw.normal(size=found.shape))
-    (found * weights).sum().backward()
+    flat_rows = rows_UP[rows_UP >= 0]
+    scores = torch.tensor(draw.normal(size=(3, len(flat_rows))), requires_grad=True)
+    document_scores = best_passage(scores, torch.from_numpy(rows_UP >= 0))
+    weights = torch.tensor(draw.normal(size=document_scores.shape))
+    (document_scores * weights).sum().backward()
     assert scores.grad is not None
     for q in range(3):
         for u, document in enumerate(documents):
-            own = [place for place, row in enumerate(held) if owners[row] == document]
+            own = [place for place, row in enumerate(flat_rows) if owners[row] == document]
             best = max(own, key=lambda place: float(scores[q, place].detach()))
-            assert found[q, u] == scores[q, best]
+            assert document_scores[q, u] == scores[q, best]
             assert [float(scores.grad[q, place]) for place in own] == [float(weights[q, u]) if place == best else 0.0 for place in own]
 
 
@@ -269,10 +269,10 @@ def test_every_nth_passage_from_a_drawn_first_one(step: int) -> None:
     rows_UP = np.array([[100 * u + place if place < count else -1 for place in range(13)] for u, count in enumerate(counts)])
     seen: dict[int, set[int]] = {u: set() for u in range(len(counts))}
     for seed in range(60):
-        for u, found in enumerate(every_nth(rows_UP, step, np.random.default_rng(seed)).tolist()):
-            kept = [row - 100 * u for row in found if row >= 0]
-            assert kept == list(range(kept[0], counts[u], step)) and kept[0] < min(step, counts[u])
-            seen[u] |= {kept[0]}
+        for u, rows in enumerate(every_nth(rows_UP, step, np.random.default_rng(seed)).tolist()):
+            passages = [row - 100 * u for row in rows if row >= 0]
+            assert passages == list(range(passages[0], counts[u], step)) and passages[0] < min(step, counts[u])
+            seen[u] |= {passages[0]}
     assert seen == {u: set(range(min(step, count))) for u, count in enumerate(counts)}
 
 

@@ -88,35 +88,35 @@ def test_gradients_are_those_of_a_plain_loop(name: str, width: int | None, start
     if name != "llama":
         vectors = [F.normalize(each, dim=-1) for each in vectors]
     F.cross_entropy(vectors[0] @ vectors[1].T / SCALE[name], torch.arange(PAIRS)).backward()
-    wanted = {key: weight.grad for key, weight in plain.named_parameters() if weight.grad is not None}
-    assert len(wanted) > 10 and all(gradient.abs().max() > 1e-6 for gradient in wanted.values())
+    expected = {key: weight.grad for key, weight in plain.named_parameters() if weight.grad is not None}
+    assert len(expected) > 10 and all(gradient.abs().max() > 1e-6 for gradient in expected.values())
     for graph_tokens in (0, 10**6):
-        found = gradients(towers, name, graph_tokens=graph_tokens)
-        assert found.keys() == wanted.keys()
-        for key, gradient in found.items():
-            torch.testing.assert_close(gradient, wanted[key], rtol=2e-3, atol=2e-4 * float(wanted[key].abs().max()), msg=key)
+        actual = gradients(towers, name, graph_tokens=graph_tokens)
+        assert actual.keys() == expected.keys()
+        for key, gradient in actual.items():
+            torch.testing.assert_close(gradient, expected[key], rtol=2e-3, atol=2e-4 * float(expected[key].abs().max()), msg=key)
 
 
 @pytest.mark.parametrize("name", SCALE)
 def test_bf16_autocast_is_close(name: str, start: Start) -> None:
     exact, rounded = (gradients(load_towers(start(name)), name, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
     assert exact.keys() == rounded.keys()
-    one, other = (torch.cat([gradient.flatten() for gradient in found.values()]) for found in (exact, rounded))
-    assert other.dtype == torch.float32 and F.cosine_similarity(one, other, dim=0) > 0.95
+    exact_flat, rounded_flat = (torch.cat([gradient.flatten() for gradient in grads.values()]) for grads in (exact, rounded))
+    assert rounded_flat.dtype == torch.float32 and F.cosine_similarity(exact_flat, rounded_flat, dim=0) > 0.95
 
 
 def test_dropout_of_a_decoder_is_a_function_of_the_step(start: Start) -> None:
     """GPT-2 has some, in its attention too; the second pass of gradient caching draws what the first one did."""
-    found = []
+    runs = []
     for number, settings in enumerate(({}, {}, {"graph_tokens": 10**6}, {"step": 1})):
         torch.manual_seed(number)
         towers = load_towers(start("gpt2"))
         towers.document.train()
-        found.append(gradients(towers, "gpt2", **settings))
-    for key, gradient in found[0].items():
-        assert torch.equal(gradient, found[1][key]), key
-        torch.testing.assert_close(gradient, found[2][key], rtol=1e-3, atol=1e-5)
-    assert any(not torch.allclose(gradient, found[3][key], rtol=1e-2) for key, gradient in found[0].items())
+        runs.append(gradients(towers, "gpt2", **settings))
+    for key, gradient in runs[0].items():
+        assert torch.equal(gradient, runs[1][key]), key
+        torch.testing.assert_close(gradient, runs[2][key], rtol=1e-3, atol=1e-5)
+    assert any(not torch.allclose(gradient, runs[3][key], rtol=1e-2) for key, gradient in runs[0].items())
 
 
 @pytest.mark.parametrize(("name", "targets"), [("qwen3", ("q_proj", "v_proj")), ("gpt2", ("c_attn", "c_fc"))])
@@ -124,8 +124,8 @@ def test_adapters_of_a_decoder_are_merged(start: Start, tmp_path: Path, name: st
     folder = start(name)
     towers = load_towers(folder)
     assert adapt(towers, Lora(rank=2, targets=targets), 5, "lora").startswith("LoRA of rank 2 on 4 linear layers")
-    found = gradients(towers, name)
-    assert len(found) == 8 and all("lora_" in key for key in found)
+    grads = gradients(towers, name)
+    assert len(grads) == 8 and all("lora_" in key for key in grads)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for key, weight in towers.document.named_parameters():
@@ -136,9 +136,9 @@ def test_adapters_of_a_decoder_are_merged(start: Start, tmp_path: Path, name: st
         torch.testing.assert_close(towers.document(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-3, atol=1e-5)
     (tmp_path / "m").mkdir()
     save_towers(towers, load_tokenizer(folder), tmp_path / "m")
-    again = load_towers(tmp_path / "m").document
+    reloaded = load_towers(tmp_path / "m").document
     with torch.no_grad():
-        torch.testing.assert_close(again(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(reloaded(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-3, atol=1e-5)
         assert (load_towers(folder).document(*DOCUMENTS.padded(np.arange(PAIRS))) - wrapped).abs().max() > 0.01
 
 
@@ -164,8 +164,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, start: S
     (folder / "params.yaml").write_text(f"base: {{}}\nencoder: {{source: '{start('qwen3')}'}}\n{PARAMS}")
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\n")
     shutil.copytree(tiny_corpus.records, folder / "corpus")
-    said = run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
-    assert "base: the source's own prompts are {'query': 'Instruct: find it\\nQuery: ', 'document': 'text: '}" in said
+    output = run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
+    assert "base: the source's own prompts are {'query': 'Instruct: find it\\nQuery: ', 'document': 'text: '}" in output
     run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
     run_here(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
     return folder
@@ -184,13 +184,13 @@ def encoded(project: Path, name: str, run_here: Any) -> np.ndarray:
 
 @pytest.mark.parametrize(("name", "width"), [("plain", WIDTH), ("adapted", WIDTH), ("narrow", 12)])
 def test_what_a_round_saves_and_encodes_is_what_they_load(name: str, width: int, project: Path, tiny_corpus: Any, run_here: Any) -> None:
-    found = encoded(project, name, run_here)
+    vectors = encoded(project, name, run_here)
     model = SentenceTransformer(str(project / name / "encoder"), device="cpu")
     assert (model.max_seq_length, model.prompts["document"]) == (24, "text: ")
     ids = open_embeddings(project / name / "vectors").ids().to_pylist()
-    wanted = model.encode_document([tiny_corpus.documents[one][1] for one in ids], show_progress_bar=False)
-    assert found.shape == wanted.shape == (len(ids), width)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    expected = model.encode_document([tiny_corpus.documents[doc][1] for doc in ids], show_progress_bar=False)
+    assert vectors.shape == expected.shape == (len(ids), width)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
     start = load_towers(project / "base").document.state_dict()
     moved = [
         key for key, weight in load_towers(project / name / "encoder").document.state_dict().items() if not torch.equal(weight, start[key])
@@ -207,24 +207,24 @@ def test_adore_trains_and_retrieves_with_the_width_of_its_round(project: Path, t
     towers = load_towers(project / "tuned/encoder")
     assert (towers.query.width, towers.document.width, towers.shared) == (12, 12, False)
     assert read_shape(project / "tuned/encoder").width == 12
-    found = ["--encoder", "tuned/encoder", "--embeddings", "narrow/vectors", "--index", "tuned/index", "--tokens", "tokens"]
-    run_here(project, "retrieve", "--name", "tuned", *found, "--out", "tuned/runs")
+    inputs = ["--encoder", "tuned/encoder", "--embeddings", "narrow/vectors", "--index", "tuned/index", "--tokens", "tokens"]
+    run_here(project, "retrieve", "--name", "tuned", *inputs, "--out", "tuned/runs")
     model = SentenceTransformer(str(project / "tuned/encoder"), device="cpu")
     queries = list(tiny_corpus.queries["dev"].items())
     documents = open_embeddings(project / "narrow/vectors")
     vectors = np.concatenate([np.asarray(block) for _, block in documents.blocks()])
     scores = model.encode_query([text for _, text in queries], show_progress_bar=False) @ vectors.T
     ids = documents.ids().to_pylist()
-    runs = {query: (best, scored) for query, best, scored in read_scored_run(project / "tuned/runs/dev.trec", 20)}
+    runs = {query: (best, run_scores) for query, best, run_scores in read_scored_run(project / "tuned/runs/dev.trec", 20)}
     for (query, _), row in zip(queries, scores, strict=True):
-        best, scored = runs[query]
-        np.testing.assert_allclose(scored, sorted(row, reverse=True)[:20], atol=1e-5)
-        np.testing.assert_allclose(scored, [row[ids.index(doc)] for doc in best], atol=1e-5)
+        best, run_scores = runs[query]
+        np.testing.assert_allclose(run_scores, sorted(row, reverse=True)[:20], atol=1e-5)
+        np.testing.assert_allclose(run_scores, [row[ids.index(doc)] for doc in best], atol=1e-5)
 
 
 def test_a_width_that_a_vector_has_not_is_one_line(project: Path, end_here: Any) -> None:
-    done = end_here(project, "train", *train_arguments("wide"))
-    assert (done.status, done.err.splitlines()[-1]) == (
+    result = end_here(project, "train", *train_arguments("wide"))
+    assert (result.status, result.err.splitlines()[-1]) == (
         2,
         "retemper: params.yaml: rounds.wide.width: found 64, expected at most 32, the vector's width; decrease it",
     )

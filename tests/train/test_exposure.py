@@ -48,7 +48,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, set[int]]]:
     """What the next run trains on, filled step by step: texts that are encoded, and the mask of negatives that reaches the loss."""
     steps: list[dict[str, set[int]]] = []
     backward, loss, nll = step.cached_backward, step.batch_loss, step.nll
-    now: list[Batch] = []
+    current: list[Batch] = []
 
     def watch_backward(sides: Any, *rest: Any) -> Any:
         steps.append(defaultdict(set))
@@ -57,11 +57,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, set[int]]]:
         return backward(sides, *rest)
 
     def watch_loss(scores: Any, batch: Batch, params: Round) -> Any:
-        now[:] = [batch]
+        current[:] = [batch]
         return loss(scores, batch, params)
 
     def watch_nll(scores: Any, negative: Any, *rest: Any) -> Any:
-        batch, size = now[0], len(now[0].queries)
+        batch, size = current[0], len(current[0].queries)
         hard = (len(batch.slots) - size) // size
         for row in range(size):
             steps[-1][POSITIVE].add(int(batch.documents[batch.slots[row]]))
@@ -103,37 +103,37 @@ def test_replay_equals_an_instrumented_run(
     if name == "again":  # all new queries, and a quarter of every second one, which its first weights know
         (state / KNOWN).write_text(json.dumps(known))
     trained = recorded(monkeypatch)
-    held: list[Any] = []
+    samples: list[Any] = []
     hold_out = entry.hold_out
-    monkeypatch.setattr(entry, "hold_out", lambda *given: held.append(hold_out(*given)) or held[0])
+    monkeypatch.setattr(entry, "hold_out", lambda *inputs: samples.append(hold_out(*inputs)) or samples[0])
     run_here(project, "train", *arguments(name, negatives, init))
     trained_steps = json.loads((project / f"out/{name}/curves/round.json").read_text())["steps"]
     params = load(Round, f"rounds.{name}", project / "params.yaml")
     paths = {"tokens": project / "tokens", "corpus": project / "corpus", "negatives": project / negatives, "init-state": state}
-    found = exposure.replay(paths, params, tmp_path, behind=3, trained_steps=trained_steps)
-    replayed = list(found.steps)
+    replay = exposure.replay(paths, params, tmp_path, behind=3, trained_steps=trained_steps)
+    replayed = list(replay.steps)
     assert [number for number, _ in replayed] == list(range(trained_steps))
-    assert found.total == trained_steps
+    assert replay.total == trained_steps
     assert trained_steps == len(trained) or params.validate_every
-    for (_, roles), was in zip(replayed, trained, strict=False):
-        told = {role: set(ordinals.tolist()) for role, ordinals in roles.items()}
-        assert told == {role: was[role] for role in (QUERY, POSITIVE, HARD, IN_BATCH)}
-        assert told[POSITIVE] | told[HARD] <= was["encoded"]
+    for (_, roles), trained_step in zip(replayed, trained, strict=False):
+        step_roles = {role: set(ordinals.tolist()) for role, ordinals in roles.items()}
+        assert step_roles == {role: trained_step[role] for role in (QUERY, POSITIVE, HARD, IN_BATCH)}
+        assert step_roles[POSITIVE] | step_roles[HARD] <= trained_step["encoded"]
     if name == "again":
-        places = {query for was in trained for query in was[QUERY]}
+        places = {query for trained_step in trained for query in trained_step[QUERY]}
         assert 0 < sum(place % 2 == 0 for place in places) <= round(0.25 * len(known)), "some of the known ones"
     if params.validate_every:
-        assert len(found.beside[HELD_QUERY]) == 6
-        assert np.array_equal(found.beside[HELD_QUERY], held[0][1].queries)
-        assert np.array_equal(found.beside[HELD_DOCUMENT], held[0][1].documents)
-        assert not {query for was in trained for query in was[QUERY]} & set(found.beside[HELD_QUERY].tolist())
+        assert len(replay.beside[HELD_QUERY]) == 6
+        assert np.array_equal(replay.beside[HELD_QUERY], samples[0][1].queries)
+        assert np.array_equal(replay.beside[HELD_DOCUMENT], samples[0][1].documents)
+        assert not {query for trained_step in trained for query in trained_step[QUERY]} & set(replay.beside[HELD_QUERY].tolist())
     assert len(open_tokens(project / "tokens/documents").ids()) == 60
 
 
 def test_a_distillation_without_nll_has_no_in_batch_negatives() -> None:
     batch = Batch(np.array([4, 7]), np.array([1, 2, 3]), np.array([0, 1, 2, 2]), *masks())
     plain = Round.model_validate({"init": "base", "negatives": "x", "batch_queries": 2})
-    assert {role: set(found.tolist()) for role, found in exposure.roles_of(batch, plain).items()} == {
+    assert {role: set(ordinals.tolist()) for role, ordinals in exposure.roles_of(batch, plain).items()} == {
         QUERY: {4, 7},
         POSITIVE: {1, 2},
         HARD: {3},

@@ -17,13 +17,13 @@ def test_masks_what_the_guide_scores_above_the_positive(margin: float) -> None:
     positive[[0, 1, 2, 1], [0, 1, 2, 4]] = True
     batch = Batch(np.arange(3), documents, slots, positive, np.eye(3, 6, 3, dtype=bool), np.full((3, 2), np.nan, dtype=np.float32))
     scores = rng.random((3, len(documents)), dtype=np.float32)
-    found = mask_by_guide(batch, scores, margin).positive
+    mask = mask_by_guide(batch, scores, margin).positive
     masked = 0
     for query in range(3):
         target = scores[query, slots[query]]
         for slot in range(6):
             likely = bool(scores[query, slots[slot]] > target - margin)
-            assert found[query, slot] == (positive[query, slot] or likely)
+            assert mask[query, slot] == (positive[query, slot] or likely)
             masked += likely and not positive[query, slot]
     assert 0 < masked < 12
     assert (batch.positive == positive).all(), "the batch itself is as it was"

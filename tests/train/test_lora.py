@@ -101,11 +101,11 @@ def test_two_steps_equal_a_plain_loop_of_peft(shared: bool, tiny_encoder: Path, 
     ours = make_optimizer("adamw", module, 1e-2, 0.1)
     fit(module, ours, step_of(towers), Schedule(2, 0.0, 1e9), Journal("train", tmp_path, tmp_path / "curves", 0.0))
     for name, model in plain.items():
-        found = module[name].transformer.state_dict()
+        actual = module[name].transformer.state_dict()
         for key, weight in model.state_dict().items():
             if "pooler" in key:  # the tiny encoder has none: transformers draws one
                 continue
-            torch.testing.assert_close(found[key], weight, rtol=1e-3, atol=2e-5, msg=f"{name} {key}")
+            torch.testing.assert_close(actual[key], weight, rtol=1e-3, atol=2e-5, msg=f"{name} {key}")
     assert {name.rsplit(".", 1)[0] for name in state_tensors(module, ours)} == set(trained(towers)), "the optimizer holds adapters only"
 
 
@@ -122,7 +122,7 @@ def test_merged_weights_are_those_of_the_formula(shared: bool, tiny_encoder: Pat
             plain = load_towers(tiny_encoder).document(*DOCUMENTS.padded(np.arange(PAIRS)))
         assert not torch.allclose(wrapped, plain, atol=1e-2)
         before = {key: weight.double() for key, weight in before.items()}
-        wanted = {
+        expected = {
             f"{name}.weight": before[f"{name}.base_layer.weight"]
             + 12 / 4 * before[f"{name}.lora_B.default.weight"] @ before[f"{name}.lora_A.default.weight"]
             for name in LAYERS
@@ -132,8 +132,8 @@ def test_merged_weights_are_those_of_the_formula(shared: bool, tiny_encoder: Pat
         merged = tower.transformer.state_dict()
         assert merged.keys() == start.keys() and type(tower.transformer) is type(load_towers(tiny_encoder).document.transformer)
         for key, weight in merged.items():
-            if key in wanted:
-                torch.testing.assert_close(weight.double(), wanted[key], rtol=0, atol=1e-6)
+            if key in expected:
+                torch.testing.assert_close(weight.double(), expected[key], rtol=0, atol=1e-6)
                 assert not torch.equal(weight, start[key])
             else:
                 assert torch.equal(weight, start[key]), key
@@ -143,17 +143,17 @@ def test_merged_weights_are_those_of_the_formula(shared: bool, tiny_encoder: Pat
 
 def test_what_is_measured_while_training_is_the_result(tiny_encoder: Path) -> None:
     """Bit for bit: a copy is merged as the result will be. Layers without padding read plain weights, so they refuse adapted ones."""
-    towers, every = load_towers(tiny_encoder), np.arange(PAIRS)
+    towers, pairs = load_towers(tiny_encoder), np.arange(PAIRS)
     adapt(towers, QUERY_VALUE, 5, WHERE)
-    start = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(every, every)
+    start = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(pairs, pairs)
     shaken(towers)
     assert Packed.of(towers.document.eval(), CPU) is None
-    found = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(every, every)
+    scores = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(pairs, pairs)
     assert Packed.of(towers.document.eval(), CPU) is None, "the towers go on training as they are"
     merge(towers)
     assert Packed.of(towers.document.eval(), CPU) is not None
-    np.testing.assert_array_equal(found, Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(every, every))
-    assert np.abs(found - start).max() > 0.1
+    np.testing.assert_array_equal(scores, Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(pairs, pairs))
+    assert np.abs(scores - start).max() > 0.1
 
 
 def test_an_untrained_adapter_changes_no_bit(tiny_encoder: Path) -> None:
@@ -176,13 +176,13 @@ def test_an_untrained_adapter_changes_no_bit(tiny_encoder: Path) -> None:
 )
 def test_targets_are_ends_of_names(targets: list[str] | None, layers: int, tiny_encoder: Path) -> None:
     towers = load_towers(tiny_encoder)
-    said = adapt(towers, Lora.model_validate({"rank": 2, "targets": targets}), 5, WHERE)
-    found = {name.partition(".lora_")[0].removeprefix("document.transformer.base_model.model.") for name in trained(towers)}
-    assert len(found) == layers and not any("pooler" in name for name in found)
-    assert all(f".{name}".endswith(tuple(f".{target}" for target in targets)) for name in found) if targets else True
+    message = adapt(towers, Lora.model_validate({"rank": 2, "targets": targets}), 5, WHERE)
+    layer_names = {name.partition(".lora_")[0].removeprefix("document.transformer.base_model.model.") for name in trained(towers)}
+    assert len(layer_names) == layers and not any("pooler" in name for name in layer_names)
+    assert all(f".{name}".endswith(tuple(f".{target}" for target in targets)) for name in layer_names) if targets else True
     count = sum(weight.numel() for weight in trained(towers).values())
     frozen = sum(weight.numel() for weight in load_towers(tiny_encoder).document.parameters())
-    assert said == f"LoRA of rank 2 on {layers} linear layers: {count:,} weights train, {frozen:,} are frozen"
+    assert message == f"LoRA of rank 2 on {layers} linear layers: {count:,} weights train, {frozen:,} are frozen"
 
 
 def test_adapters_are_drawn_from_the_seed_alone(tiny_encoder: Path) -> None:
@@ -193,9 +193,9 @@ def test_adapters_are_drawn_from_the_seed_alone(tiny_encoder: Path) -> None:
         adapt(towers, QUERY_VALUE, seed, WHERE)
         assert torch.equal(torch.get_rng_state(), state), "nobody else's draws move"
         drawn.append(trained(towers))
-    a, b = ([{n: w for n, w in each.items() if kind in n} for each in drawn] for kind in ("lora_A", "lora_B"))
+    a, b = ([{n: w for n, w in adapters.items() if kind in n} for adapters in drawn] for kind in ("lora_A", "lora_B"))
     assert all(torch.equal(a[0][name], a[1][name]) and not torch.equal(a[0][name], a[2][name]) for name in a[0])
-    assert not any(weight.any() for each in b for weight in each.values())
+    assert not any(weight.any() for adapters in b for weight in adapters.values())
 
 
 def gradients(encoder: Path, step: int = 0, **settings: Any) -> dict[str, torch.Tensor]:
@@ -212,15 +212,15 @@ def gradients(encoder: Path, step: int = 0, **settings: Any) -> dict[str, torch.
 
 def test_dropout_is_a_function_of_seed_and_step(tiny_encoder: Path) -> None:
     """Whatever was drawn before; and the second pass of gradient caching draws what the first one did."""
-    found = []
+    runs = []
     for number, settings in enumerate(({}, {}, {"graph_tokens": 10**6}, {"step": 1}, {"seed": 2})):
         torch.manual_seed(number)
-        found.append(gradients(tiny_encoder, batch_tokens=40, **settings))
-    assert len(found[0]) == 24
-    for name, gradient in found[0].items():
-        assert torch.equal(gradient, found[1][name])
-        torch.testing.assert_close(gradient, found[2][name], rtol=1e-4, atol=1e-6)
-        assert not torch.allclose(gradient, found[3][name], rtol=1e-2) and not torch.allclose(gradient, found[4][name], rtol=1e-2)
+        runs.append(gradients(tiny_encoder, batch_tokens=40, **settings))
+    assert len(runs[0]) == 24
+    for name, gradient in runs[0].items():
+        assert torch.equal(gradient, runs[1][name])
+        torch.testing.assert_close(gradient, runs[2][name], rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(gradient, runs[3][name], rtol=1e-2) and not torch.allclose(gradient, runs[4][name], rtol=1e-2)
 
 
 def test_bf16_autocast_leaves_adapters_in_fp32(tiny_encoder: Path) -> None:
@@ -247,9 +247,9 @@ def test_a_projector_is_trained_whole(tiny_encoder: Path) -> None:
     ],
 )
 def test_unknown_targets_are_one_line(targets: list[str], line: str, tiny_encoder: Path) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as refusal:
         adapt(load_towers(tiny_encoder), Lora.model_validate({"targets": targets}), 5, WHERE)
-    assert str(refused.value).startswith(WHERE + line)
+    assert str(refusal.value).startswith(WHERE + line)
 
 
 def test_a_transformer_without_linear_layers_is_refused(tiny_encoder: Path) -> None:
@@ -270,8 +270,8 @@ def test_layers_with_transposed_weights_learn_and_merge(kind: str, targets: tupl
     tower = Encoder(AutoModel.from_config(config), Shape(pooling="last")).eval()
     plain = copy.deepcopy(tower).double()
     with warnings.catch_warnings(action="error"):
-        said = adapt(Towers(tower, tower), Lora(rank=3, alpha=6, targets=targets), 5, WHERE)
-    assert said.startswith(f"LoRA of rank 3 on {4 if targets else 8} linear layers")
+        message = adapt(Towers(tower, tower), Lora(rank=3, alpha=6, targets=targets), 5, WHERE)
+    assert message.startswith(f"LoRA of rank 3 on {4 if targets else 8} linear layers")
     shaken(Towers(tower, tower))
     ours = {name: weight for name, weight in tower.transformer.named_parameters() if weight.requires_grad}
     theirs = {name: weight.detach().double().requires_grad_() for name, weight in ours.items()}
@@ -282,13 +282,13 @@ def test_layers_with_transposed_weights_learn_and_merge(kind: str, targets: tupl
         merged[key] = weights[key] + 2 * (theirs[f"{name}.lora_B.default.weight"] @ theirs[f"{name}.lora_A.default.weight"]).T
     ids, mask = DOCUMENTS.padded(np.arange(PAIRS))
     direction = torch.randn(PAIRS, 16, generator=torch.Generator().manual_seed(1))
-    found = tower(ids, mask)
-    (found * direction).sum().backward()
+    vectors = tower(ids, mask)
+    (vectors * direction).sum().backward()
     sums = torch.zeros((), dtype=torch.float64)
     for row in range(PAIRS):
         text, seen = DOCUMENTS.padded(np.array([row]))
         out = torch.func.functional_call(plain.transformer, merged, (), {"input_ids": text, "attention_mask": seen}).last_hidden_state
-        torch.testing.assert_close(found[row].double(), out[0, -1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(vectors[row].double(), out[0, -1], rtol=1e-4, atol=1e-4)
         sums = sums + (out[0, -1] * direction[row]).sum()
     sums.backward()
     for name, weight in ours.items():
@@ -329,6 +329,6 @@ def test_layers_whose_weights_are_read_without_a_call_get_no_adapter() -> None:
 
 def test_a_missing_package_is_one_line(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as refusal:
         adapt(load_towers(tiny_encoder), Lora(), 5, WHERE)
-    assert str(refused.value) == f"{WHERE}: found no package peft, expected peft; pip install 'retemper[lora]', or set lora: null"
+    assert str(refusal.value) == f"{WHERE}: found no package peft, expected peft; pip install 'retemper[lora]', or set lora: null"

@@ -71,27 +71,27 @@ def test_hinge_and_its_gradient(seed: int, margin: float) -> None:
 @pytest.mark.parametrize("seed", CASES)
 def test_hardest_is_one_negative_of_the_highest_score(seed: int) -> None:
     scores, negative = random_case(seed)
-    kept = hardest_negatives(scores, negative)
+    hardest = hardest_negatives(scores, negative)
     for q in range(len(scores)):
-        there = [j for j in range(scores.shape[1]) if negative[q, j]]
-        chosen = [j for j in range(scores.shape[1]) if kept[q, j]]
-        assert len(chosen) == min(1, len(there))
-        if there:
-            assert chosen[0] in there
-            assert float(scores[q, chosen[0]]) == max(float(scores[q, j]) for j in there)
+        slots = [j for j in range(scores.shape[1]) if negative[q, j]]
+        chosen = [j for j in range(scores.shape[1]) if hardest[q, j]]
+        assert len(chosen) == min(1, len(slots))
+        if slots:
+            assert chosen[0] in slots
+            assert float(scores[q, chosen[0]]) == max(float(scores[q, j]) for j in slots)
     value = sum(
         math.log1p(
             math.exp(max((float(scores[q, j]) for j in range(scores.shape[1]) if negative[q, j]), default=-math.inf) - float(scores[q, q]))
         )
         for q in range(len(scores))
     ) / len(scores)
-    assert float(nll(scores, kept)) == pytest.approx(value)
+    assert float(nll(scores, hardest)) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("seed", CASES)
 def test_margin_mse_and_its_gradient(seed: int) -> None:
     student, teacher, valid = group_case(seed)
-    pairs = [(q, j) for q, row in enumerate(valid.tolist()) for j, there in enumerate(row) if j and there and row[0]]
+    pairs = [(q, j) for q, row in enumerate(valid.tolist()) for j, is_valid in enumerate(row) if j and is_valid and row[0]]
     value, gradient = 0.0, np.zeros(student.shape)
     for q, j in pairs:
         gap = float(student[q, 0]) - float(student[q, j]) - float(teacher[q, 0]) + float(teacher[q, j])
@@ -105,7 +105,7 @@ def test_margin_mse_and_its_gradient(seed: int) -> None:
 def test_kl_and_its_gradient(seed: int) -> None:
     """d KL / d s_j = p_student(j) - p_teacher(j), over the slots that count."""
     student, teacher, valid = group_case(seed)
-    groups = {q: [j for j, there in enumerate(row) if there] for q, row in enumerate(valid.tolist()) if row[0] and any(row[1:])}
+    groups = {q: [j for j, is_valid in enumerate(row) if is_valid] for q, row in enumerate(valid.tolist()) if row[0] and any(row[1:])}
     value, gradient = 0.0, np.zeros(student.shape)
     for q, slots in groups.items():
         s = {j: math.exp(float(student[q, j])) for j in slots}
@@ -156,11 +156,11 @@ def test_a_step_to_a_teacher(loss: str) -> None:
             p = [math.exp(x) / sum(map(math.exp, a)) for x in a]
             r = [math.exp(x / 4) / sum(math.exp(y / 4) for y in b) for x in b]
             value += sum(y * math.log(y / x) for x, y in zip(p, r, strict=True)) / 2
-    found, _ = batch_loss(queries @ documents.T, batch, round_of(loss=loss, teacher_temperature=4.0))
-    assert float(found) == pytest.approx(value, abs=1e-5)
-    both, _ = batch_loss(queries @ documents.T, batch, round_of(loss=loss, teacher_temperature=4.0, nll_weight=0.2))
-    alone, _ = batch_loss(queries @ documents.T, batch, round_of(loss="nll"))
-    assert float(both) == pytest.approx(value + 0.2 * float(alone), abs=1e-5)
+    distilled, _ = batch_loss(queries @ documents.T, batch, round_of(loss=loss, teacher_temperature=4.0))
+    assert float(distilled) == pytest.approx(value, abs=1e-5)
+    mixed, _ = batch_loss(queries @ documents.T, batch, round_of(loss=loss, teacher_temperature=4.0, nll_weight=0.2))
+    plain_nll, _ = batch_loss(queries @ documents.T, batch, round_of(loss="nll"))
+    assert float(mixed) == pytest.approx(value + 0.2 * float(plain_nll), abs=1e-5)
 
 
 def test_a_step_of_each_other_loss() -> None:
@@ -203,8 +203,8 @@ def test_inconsistent_rounds_are_refused(values: dict[str, object], words: str) 
 def own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """`own_loss(body)` is the name of a function of a project's own."""
 
-    def write(body: str, given: str = "scores_BS, negative_BS, own_BS, weight_B") -> str:
-        (tmp_path / "mine.py").write_text(f"def loss({given}):\n    {body}\n")
+    def write(body: str, parameters: str = "scores_BS, negative_BS, own_BS, weight_B") -> str:
+        (tmp_path / "mine.py").write_text(f"def loss({parameters}):\n    {body}\n")
         return "tasks.train.mine:loss@0123456789abcdef"
 
     monkeypatch.setattr(tasks.train, "__path__", [*tasks.train.__path__, str(tmp_path)])
@@ -218,9 +218,9 @@ def test_a_step_of_a_loss_of_ones_own(own_loss: Callable[[str], str]) -> None:
     scores = torch.randn(2, 4, generator=draw)
     batch = replace(batch_of([[0.0] * 3] * 2), weights=np.array([1.0, 3.0], dtype=np.float32))
     name = own_loss("return (scores_BS * negative_BS * own_BS * weight_B[:, None]).sum()")
-    over = scores[:, batch.slots] / 0.5
-    counted = ~batch.positive & batch.own
-    expected = sum(float(over[q, s]) * (1.0, 3.0)[q] for q in range(2) for s in range(6) if counted[q, s])
+    scaled = scores[:, batch.slots] / 0.5
+    negative = ~batch.positive & batch.own
+    expected = sum(float(scaled[q, s]) * (1.0, 3.0)[q] for q in range(2) for s in range(6) if negative[q, s])
     assert float(batch_loss(scores, batch, round_of(loss=name))[0]) == pytest.approx(expected, abs=1e-5)
 
 
@@ -229,16 +229,16 @@ def test_a_step_to_a_teacher_with_a_loss_of_ones_own(own_loss: Callable[[str, st
     scores = torch.randn(2, 4, generator=torch.Generator().manual_seed(5))
     batch = replace(batch_of([[2.0, 1.0, math.nan], [1.0, 0.5, -1.0]]), weights=np.array([1.0, 3.0], dtype=np.float32))
     name = own_loss("return (group_BG * teacher_BG * valid_BG * weight_B[:, None]).sum()", "group_BG, teacher_BG, valid_BG, weight_B")
-    own = round_of(loss=name, negatives="ce", distill=True, teacher_temperature=4.0, nll_weight=0.2)
+    params = round_of(loss=name, negatives="ce", distill=True, teacher_temperature=4.0, nll_weight=0.2)
     s = (scores / 0.5).tolist()
     expected = s[0][0] * 2 / 4 + s[0][2] * 1 / 4 + 3 * (s[1][1] * 1 / 4 + s[1][2] * -1 / 4)
-    alone = batch_loss(scores, batch, round_of(loss="nll"))[0]
-    assert float(batch_loss(scores, batch, own)[0]) == pytest.approx(expected + 0.2 * float(alone), abs=1e-5)
+    plain_nll = batch_loss(scores, batch, round_of(loss="nll"))[0]
+    assert float(batch_loss(scores, batch, params)[0]) == pytest.approx(expected + 0.2 * float(plain_nll), abs=1e-5)
     with pytest.raises(ValueError, match="choose one"):
         round_of(loss=name, negatives="ce", distill=True, hardest=True)
 
 
-@pytest.mark.parametrize(("body", "told"), [("return scores_BS.sum(1)", r"shape \[2\]"), ("return 1.0", "a float")])
-def test_what_a_loss_of_ones_own_must_return(own_loss: Callable[[str], str], body: str, told: str) -> None:
-    with pytest.raises(UserError, match=f"returned {told}, expected a tensor of no dimensions"):
+@pytest.mark.parametrize(("body", "words"), [("return scores_BS.sum(1)", r"shape \[2\]"), ("return 1.0", "a float")])
+def test_what_a_loss_of_ones_own_must_return(own_loss: Callable[[str], str], body: str, words: str) -> None:
+    with pytest.raises(UserError, match=f"returned {words}, expected a tensor of no dimensions"):
         batch_loss(torch.zeros(2, 4), batch_of([[0.0] * 3] * 2), round_of(loss=own_loss(body)))

@@ -48,8 +48,8 @@ def settings(folder: Path, workers: int, seconds: int = 0) -> None:
 
 def command(name: str, out: str) -> list[str]:
     outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
-    given = ["--name", name, "--init", "base", "--negatives", "negatives", "--tokens", "tokens", "--corpus", "corpus"]
-    return [sys.executable, "-m", "tasks.train", *given, *outs]
+    inputs = ["--name", name, "--init", "base", "--negatives", "negatives", "--tokens", "tokens", "--corpus", "corpus"]
+    return [sys.executable, "-m", "tasks.train", *inputs, *outs]
 
 
 def environment() -> dict[str, str]:
@@ -59,16 +59,16 @@ def environment() -> dict[str, str]:
 def trained(project: Path, name: str, out: str, workers: int) -> str:
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)
     settings(project, workers, 30)
-    done = subprocess.run(command(name, out), cwd=project, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    result = subprocess.run(command(name, out), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
 
 
 def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
-    """Process ids of the ranks of a stage, by rank: its children in the order of their starts, but for the one that tracks resources."""
+    """Process ids of a stage's ranks, by rank: its children in the order they started, except the resource tracker."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    found = [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
-    return dict(enumerate(sorted(found)))
+    pids = [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+    return dict(enumerate(sorted(pids)))
 
 
 def until_checkpoint(process: subprocess.Popen[str], project: Path) -> None:
@@ -82,13 +82,13 @@ def until_checkpoint(process: subprocess.Popen[str], project: Path) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["plain", "watched"])
 def test_two_workers_train_as_one(project: Path, name: str) -> None:
-    alone, both = trained(project, name, f"one/{name}", 1), trained(project, name, f"two/{name}", 2)
-    kept = [line for line in alone.splitlines() if "steps," not in line]
-    assert [line for line in both.splitlines() if "steps," not in line] == kept, "one rank speaks"
-    one, two = (load_file(project / f"{kind}/{name}/encoder/model.safetensors") for kind in ("one", "two"))
-    apart = sum(float((two[key] - weight).double().square().sum()) for key, weight in one.items()) ** 0.5
-    assert apart <= 1e-5 * sum(float(weight.double().square().sum()) for weight in one.values()) ** 0.5
-    assert any(not torch.equal(two[key], weight) for key, weight in one.items()), "or no second rank took part"
+    output_1, output_2 = trained(project, name, f"one/{name}", 1), trained(project, name, f"two/{name}", 2)
+    lines = [line for line in output_1.splitlines() if "steps," not in line]
+    assert [line for line in output_2.splitlines() if "steps," not in line] == lines, "one rank speaks"
+    weights_1, weights_2 = (load_file(project / f"{kind}/{name}/encoder/model.safetensors") for kind in ("one", "two"))
+    difference = sum(float((weights_2[key] - weight).double().square().sum()) for key, weight in weights_1.items()) ** 0.5
+    assert difference <= 1e-5 * sum(float(weight.double().square().sum()) for weight in weights_1.values()) ** 0.5
+    assert any(not torch.equal(weights_2[key], weight) for key, weight in weights_1.items()), "or no second rank took part"
     losses = [(project / f"{kind}/{name}/curves/plots/metrics/train/loss.tsv").read_text().splitlines() for kind in ("one", "two")]
     assert losses[0][:2] == losses[1][:2], "the first loss is that of the same vectors"
     assert len(losses[0]) == len(losses[1])
@@ -107,9 +107,9 @@ def test_a_killed_rank_costs_only_time(project: Path, killed: int) -> None:
     with subprocess.Popen(command("plain", "lost"), cwd=project, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         until_checkpoint(process, project)
         os.kill(ranks_of(process)[killed], signal.SIGKILL)
-        _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said
-    assert "train plain: worker" in said and "all 2 start again (restart 1 of 3 allowed)" in said
+        _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert "train plain: worker" in errors and "all 2 start again (restart 1 of 3 allowed)" in errors
     for out in OUTS:
         assert folder_digest(project / "lost" / out) == folder_digest(project / "whole" / out), out
 
@@ -130,25 +130,25 @@ def test_ranks_end_with_their_stage_and_a_later_run_resumes(project: Path) -> No
         time.sleep(0.05)
     assert not any((project / "killed" / out).exists() for out in OUTS)
     settings(project, 3)  # another number of workers takes another scratch folder
-    done = subprocess.run(command("plain", "three"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "resuming" not in done.stdout, done.stderr
+    result = subprocess.run(command("plain", "three"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    assert result.returncode == 0 and "resuming" not in result.stdout, result.stderr
     settings(project, 2)
-    done = subprocess.run(command("plain", "killed"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "resuming from step" in done.stdout, done.stderr
+    result = subprocess.run(command("plain", "killed"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    assert result.returncode == 0 and "resuming from step" in result.stdout, result.stderr
     for out in OUTS:
         assert folder_digest(project / "killed" / out) == folder_digest(project / "whole" / out), out
 
 
 @pytest.mark.heavy
 def test_a_user_error_in_ranks_is_the_line_that_one_worker_gives(project: Path) -> None:
-    said = {}
+    lines = {}
     for workers in (1, 2):
         settings(project, workers)
-        done = subprocess.run(command("wild", "wild"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
-        assert done.returncode == 2, done.stderr
-        said[workers] = [line for line in done.stderr.splitlines() if line.startswith("retemper: ")]
+        result = subprocess.run(command("wild", "wild"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+        assert result.returncode == 2, result.stderr
+        lines[workers] = [line for line in result.stderr.splitlines() if line.startswith("retemper: ")]
         assert not any((project / "wild" / out).exists() for out in OUTS)
-        assert "Traceback" not in done.stderr
-    (one,), (two,) = said[1], said[2]
-    assert one.split("; the last")[0].split("gradient norm")[0] == two.split("; the last")[0].split("gradient norm")[0]
-    assert "expected finite values; decrease lr or increase temperature; the last checkpoint is kept" in two
+        assert "Traceback" not in result.stderr
+    (line_1,), (line_2,) = lines[1], lines[2]
+    assert line_1.split("; the last")[0].split("gradient norm")[0] == line_2.split("; the last")[0].split("gradient norm")[0]
+    assert "expected finite values; decrease lr or increase temperature; the last checkpoint is kept" in line_2

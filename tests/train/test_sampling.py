@@ -41,13 +41,13 @@ def round_of(**values: object) -> Round:
 
 def drawn(data: TrainingSet, params: Round, steps: int) -> dict[int, list[tuple[int, ...]]]:
     """Hard negatives of each query at each step."""
-    found: dict[int, list[tuple[int, ...]]] = {0: [], 1: [], 2: []}
+    draws: dict[int, list[tuple[int, ...]]] = {0: [], 1: [], 2: []}
     for step in range(steps):
         batch = draw_batch(data, params, step)
         candidates = batch.documents[batch.slots]
         for row, query in enumerate(batch.queries.tolist()):
-            found[query].append(tuple(candidates[batch.own[row]].tolist()))
-    return found
+            draws[query].append(tuple(candidates[batch.own[row]].tolist()))
+    return draws
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 0.0), (8.0, 0.0), (8.0, -0.5), (0.0, 0.0), (500.0, 0.1)])
@@ -70,16 +70,16 @@ def test_simans_without_a_score_of_the_positive_is_uniform(data: TrainingSet) ->
 
 
 def test_top_uses_the_same_best_negatives_at_every_step(data: TrainingSet) -> None:
-    found = drawn(data, round_of(sampling="top"), 20)
-    assert set(found[0]) == {(10, 11)}
-    assert set(found[1]) == {(20, 20)}
+    draws = drawn(data, round_of(sampling="top"), 20)
+    assert set(draws[0]) == {(10, 11)}
+    assert set(draws[1]) == {(20, 20)}
     assert set(drawn(data, round_of(sampling="top", hard_negatives=6), 3)[0]) == {(10, 11, 12, 13, 10, 11)}
 
 
 def test_random_and_none(data: TrainingSet) -> None:
-    found = drawn(data, round_of(negatives="random"), 400)
+    draws = drawn(data, round_of(negatives="random"), 400)
     for query in range(3):
-        counts = np.bincount([d for pair in found[query] for d in pair], minlength=DOCUMENTS)
+        counts = np.bincount([d for pair in draws[query] for d in pair], minlength=DOCUMENTS)
         assert (counts > 0).mean() > 0.7, "the whole corpus"
         assert counts.max() < 12
     batch = draw_batch(data, round_of(negatives="none"), 0)
@@ -92,10 +92,10 @@ def test_scores_go_with_their_documents(data: TrainingSet, sampling: str) -> Non
         batch = draw_batch(data, round_of(sampling=sampling), step)
         candidates = batch.documents[batch.slots]
         for row, query in enumerate(batch.queries.tolist()):
-            wanted = [POSITIVES[query][candidates[row]], *(SCORES.get(d, math.nan) for d in candidates[batch.own[row]].tolist())]
+            expected = [POSITIVES[query][candidates[row]], *(SCORES.get(d, math.nan) for d in candidates[batch.own[row]].tolist())]
             if query == 2:
-                wanted[1:] = [math.nan, math.nan]  # drawn from the corpus
-            np.testing.assert_allclose(batch.scores[row], wanted, rtol=1e-6)
+                expected[1:] = [math.nan, math.nan]  # drawn from the corpus
+            np.testing.assert_allclose(batch.scores[row], expected, rtol=1e-6)
 
 
 def test_each_epoch_draws_differently_but_reproducibly(data: TrainingSet) -> None:
@@ -122,42 +122,42 @@ def test_read_with_scores(tmp_path: Path) -> None:
     assert "1.5 per query to draw from; 1 has fewer than 2 (repeated), 0 none" in check_training_set(data, round_of(loss="kl"))
     (tmp_path / "positives.parquet").unlink()
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
-    for values, wish in (({"loss": "margin_mse"}, "loss margin_mse"), ({"sampling": "simans"}, "sampling simans")):
-        with pytest.raises(UserError, match=f"no scores of positives, which {wish} requires"):
+    for values, setting in (({"loss": "margin_mse"}, "loss margin_mse"), ({"sampling": "simans"}, "sampling simans")):
+        with pytest.raises(UserError, match=f"no scores of positives, which {setting} requires"):
             check_training_set(data, round_of(**values))
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(3, 9)), tmp_path)
     with pytest.raises(UserError, match="none of 2 queries has one at ranks 3 to 9"):
         check_training_set(data, round_of(window=(3, 9)))
     assert check_training_set(data, round_of(negatives="random", window=(3, 9))) == "2 queries, hard negatives: random"
-    alone = replace(data, queries=data.queries[:1])
-    assert check_training_set(alone, round_of(negatives="random")) == "1 query, hard negatives: random"
+    single = replace(data, queries=data.queries[:1])
+    assert check_training_set(single, round_of(negatives="random")) == "1 query, hard negatives: random"
     with pytest.raises(UserError, match="found 1 training query and no hard_negatives, so there are no negatives; increase hard_negatives"):
-        check_training_set(alone, round_of(negatives="none", loss="nll"))
+        check_training_set(single, round_of(negatives="none", loss="nll"))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_tables_of_pairs_are_joined_by_their_ids(seed: int, tmp_path: Path) -> None:
     """Scores and weights of positives, in any order, with rows of others, and with no row for some; against a dictionary."""
     draw = random.Random(seed)
-    names, asked = [f"d{i}" for i in range(9)], [f"q{i}" for i in range(6)]
-    queries, documents = token_folder(tmp_path / "q", asked), token_folder(tmp_path / "d", names)
-    pairs = draw.sample(list(itertools.product(asked, names)), 20)
-    others = [(query, doc) for query, doc in itertools.product([*asked, "gone"], [*names, "gone"]) if (query, doc) not in pairs]
+    names, query_ids = [f"d{i}" for i in range(9)], [f"q{i}" for i in range(6)]
+    queries, documents = token_folder(tmp_path / "q", query_ids), token_folder(tmp_path / "d", names)
+    pairs = draw.sample(list(itertools.product(query_ids, names)), 20)
+    others = [(query, doc) for query, doc in itertools.product([*query_ids, "gone"], [*names, "gone"]) if (query, doc) not in pairs]
     qrels, tables = [(*pair, 1) for pair in pairs], {}
-    for path, schema, rest in (("positives.parquet", RANKED, (1,)), ("weights.parquet", WEIGHTS, ())):
+    for path, schema, rank in (("positives.parquet", RANKED, (1,)), ("weights.parquet", WEIGHTS, ())):
         rows = draw.sample([*draw.sample(pairs, 10), *draw.sample(others, 5)], 15)
         tables[path] = {pair: float(np.float32(draw.uniform(2, 9))) for pair in rows}
-        columns = [list(column) for column in zip(*((*pair, *rest, value) for pair, value in tables[path].items()), strict=True)]
+        columns = [list(column) for column in zip(*((*pair, *rank, value) for pair, value in tables[path].items()), strict=True)]
         write_table(tmp_path / path, schema, [pa.table(columns, schema=schema)])
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(column) for column in zip(*qrels, strict=True)], schema=QRELS)])
     ranked(tmp_path / "train.parquet", [("q0", "d0", 1, 1.0)])
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(), tmp_path)
     data = with_weights(data, queries, documents, tmp_path / "qrels.parquet", weights=tmp_path / "weights.parquet")
-    found = [(asked[q], names[d]) for q in range(6) for d in data.positives.of(q).tolist()]
-    assert found == sorted(pairs, key=lambda pair: pair[0])
+    joined = [(query_ids[q], names[d]) for q in range(6) for d in data.positives.of(q).tolist()]
+    assert joined == sorted(pairs, key=lambda pair: pair[0])
     assert data.weights is not None
-    assert data.weights.tolist() == [tables["weights.parquet"].get(pair, 1.0) for pair in found]
-    np.testing.assert_array_equal(data.positives.scores, [tables["positives.parquet"].get(pair, math.nan) for pair in found])
+    assert data.weights.tolist() == [tables["weights.parquet"].get(pair, 1.0) for pair in joined]
+    np.testing.assert_array_equal(data.positives.scores, [tables["positives.parquet"].get(pair, math.nan) for pair in joined])
     assert f"; weights of positives from {min(data.weights):.3g} to {max(data.weights):.3g}" in check_training_set(
         data, round_of(hard_negatives=1)
     )
@@ -167,26 +167,26 @@ def test_tables_of_pairs_are_joined_by_their_ids(seed: int, tmp_path: Path) -> N
 def test_the_first_ranks_as_positives(ranks: int, tmp_path: Path) -> None:
     """As in SPAR: the ranking with known positives where their scores place them, against plain sorting; no judgment is read."""
     draw = random.Random(ranks)
-    names, asked = [f"d{i}" for i in range(30)], [f"q{i}" for i in range(8)]
-    queries, documents = token_folder(tmp_path / "q", asked), token_folder(tmp_path / "d", names)
-    listed, known, expected = [], [], {}
-    for number, query in enumerate(asked[:-1]):  # the last one finds nothing
-        found = draw.sample(names, 12)
-        scores = sorted((draw.random() for _ in found), reverse=True)
-        judged = set(draw.sample(found, number % 4))
-        expected[query] = found[:ranks]
-        for table, rows in ((listed, [pair for pair in zip(found, scores, strict=True) if pair[0] not in judged]),
-                            (known, [pair for pair in zip(found, scores, strict=True) if pair[0] in judged])):  # fmt: skip
+    names, query_ids = [f"d{i}" for i in range(30)], [f"q{i}" for i in range(8)]
+    queries, documents = token_folder(tmp_path / "q", query_ids), token_folder(tmp_path / "d", names)
+    negatives, known, expected = [], [], {}
+    for number, query in enumerate(query_ids[:-1]):  # the last one finds nothing
+        drawn_docs = draw.sample(names, 12)
+        scores = sorted((draw.random() for _ in drawn_docs), reverse=True)
+        judged = set(draw.sample(drawn_docs, number % 4))
+        expected[query] = drawn_docs[:ranks]
+        for table, rows in ((negatives, [pair for pair in zip(drawn_docs, scores, strict=True) if pair[0] not in judged]),
+                            (known, [pair for pair in zip(drawn_docs, scores, strict=True) if pair[0] in judged])):  # fmt: skip
             table += [(query, doc, rank, score) for rank, (doc, score) in enumerate(rows, 1)]
-    ranked(tmp_path / "train.parquet", listed)
+    ranked(tmp_path / "train.parquet", negatives)
     ranked(tmp_path / "positives.parquet", known)
     params = round_of(positive_ranks=ranks, window=(8, 12), hard_negatives=1)
     data = read_training_set(queries, documents, tmp_path / "missing.parquet", tmp_path / "train.parquet", params, tmp_path)
-    assert {asked[q]: {names[d] for d in data.positives.of(q)} for q in data.queries} == {q: set(docs) for q, docs in expected.items()}
-    for query, doc, rank, score in listed:
+    assert {query_ids[q]: {names[d] for d in data.positives.of(q)} for q in data.queries} == {q: set(docs) for q, docs in expected.items()}
+    for query, doc, rank, score in negatives:
         if rank <= ranks and doc in expected[query]:
-            place = data.positives.of(asked.index(query)).tolist().index(names.index(doc))
-            assert data.positives.scores_of(asked.index(query))[place] == pytest.approx(score)
+            place = data.positives.of(query_ids.index(query)).tolist().index(names.index(doc))
+            assert data.positives.scores_of(query_ids.index(query))[place] == pytest.approx(score)
     assert f"positives: the first {ranks} ranks of m" in check_training_set(data, params)
     ranked(tmp_path / "train.parquet", [])
     ranked(tmp_path / "positives.parquet", [])
@@ -219,21 +219,21 @@ def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> Non
 
 
 def test_what_is_advised_where_negatives_are_few_can_help(data: TrainingSet) -> None:
-    """A corpus that is too small has no more for any window, depth, or source."""
-    few, asked = replace(data, documents=6), round_of(hard_negatives=6)
+    """A corpus that is too small has no more negatives for any window, depth, or source."""
+    small_set, params = replace(data, documents=6), round_of(hard_negatives=6)
     with pytest.raises(UserError, match=r"decrease hard_negatives to 4: the corpus has only 6 documents, known positives included$"):
-        check_training_set(few, asked)
+        check_training_set(small_set, params)
     with pytest.raises(UserError, match=r"decrease hard_negatives to 4, or use a deeper or less filtered source$"):
-        check_training_set(replace(data, documents=7), asked)
+        check_training_set(replace(data, documents=7), params)
     with pytest.raises(UserError, match=r"decrease hard_negatives to 4, or use a deeper or less filtered source or a wider window$"):
-        check_training_set(data, asked)
-    none = replace(data, negatives=lists_of(np.array([], dtype=np.int64), np.array([], dtype=np.int64), 3), documents=6)
+        check_training_set(data, params)
+    no_negatives = replace(data, negatives=lists_of(np.array([], dtype=np.int64), np.array([], dtype=np.int64), 3), documents=6)
     with pytest.raises(UserError, match=r"at ranks 1 to 200 of 6 documents; choose other negatives \(random, none\)$"):
-        check_training_set(none, round_of(negatives="bm25"))
+        check_training_set(no_negatives, round_of(negatives="bm25"))
     with pytest.raises(UserError, match=r"of 6 documents; choose other negatives \(random, bm25, none\) or a wider window$"):
-        check_training_set(none, round_of(window=(3, 200)))
+        check_training_set(no_negatives, round_of(window=(3, 200)))
     with pytest.raises(UserError, match=r"or a wider window or hard_negatives_from: all$"):
-        check_training_set(none, round_of(window=(1, 5), hard_negatives_from="positives"))
+        check_training_set(no_negatives, round_of(window=(1, 5), hard_negatives_from="positives"))
 
 
 def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -> None:
@@ -241,17 +241,17 @@ def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -
     assert data.negatives.scores is not None
     scores = np.where(np.isin(data.negatives.values, [12, 13]), np.nan, data.negatives.scores).astype(np.float32)
     mixed = replace(data, negatives=replace(data.negatives, scores=scores))
-    found = drawn(mixed, round_of(hard_negatives=4), 400)[0]
-    others = [d for step in found for d in step if d not in (10, 11)]
-    assert all({10, 11} <= set(step) for step in found)
+    draws = drawn(mixed, round_of(hard_negatives=4), 400)[0]
+    others = [d for step in draws for d in step if d not in (10, 11)]
+    assert all({10, 11} <= set(step) for step in draws)
     assert len(others) > 780, "two a step, some of them 10 or 11 by chance"
     assert len(set(others)) > 300, "of 500 documents"
-    assert found == drawn(mixed, round_of(hard_negatives=4), 400)[0]
+    assert draws == drawn(mixed, round_of(hard_negatives=4), 400)[0]
 
 
 @pytest.mark.parametrize(("drawn", "warned"), [(0, False), (1, True), (2, False), (3, False)])
 def test_warns_if_a_round_starts_with_the_queries_of_its_initial_model(data: TrainingSet, drawn: int, warned: bool) -> None:
     assert len(data.queries) == 3
-    wanted = f"the first {drawn} of 3 queries are those that base was trained on (seed 42); set another seed" if warned else ""
-    assert seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2)) == wanted
+    expected = f"the first {drawn} of 3 queries are those that base was trained on (seed 42); set another seed" if warned else ""
+    assert seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2)) == expected
     assert seen_before({}, data, round_of(batch_queries=2)) == "", "a model that was not trained"

@@ -86,11 +86,11 @@ def whole(project: Path, run_here: Any) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("warmup", "24 queries, hard negatives"), ("watched", "8 training queries are held out"), ("adapted", "LoRA")]
+    ("name", "message"), [("warmup", "24 queries, hard negatives"), ("watched", "8 training queries are held out"), ("adapted", "LoRA")]
 )
-def test_killed_and_resumed_equals_undisturbed(project: Path, whole: Callable[[str], str], run_here: Any, name: str, said: str) -> None:
+def test_killed_and_resumed_equals_undisturbed(project: Path, whole: Callable[[str], str], run_here: Any, name: str, message: str) -> None:
     killed = f"killed/{name}"
-    assert said in whole(name)
+    assert message in whole(name)
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
     checkpoints(project, 0)
     process = subprocess.Popen([sys.executable, "-m", "tasks.train", *train_arguments(name, "negatives", killed)], cwd=project)
@@ -116,10 +116,10 @@ def test_the_best_of_the_validations_is_saved(project: Path, whole: Callable[[st
     whole("watched")
     lines = (project / "whole/watched/curves/plots/metrics/validation/nDCG@10.tsv").read_text().splitlines()
     header, *rows = [line.split("\t") for line in lines]
-    found = {int(row[header.index("step")]): float(row[-1]) for row in rows}
-    assert set(found) == {0, 5, 10, 15, 20, 25, 30, 35, 40}
+    scores = {int(row[header.index("step")]): float(row[-1]) for row in rows}
+    assert set(scores) == {0, 5, 10, 15, 20, 25, 30, 35, 40}
     state = json.loads((project / "whole/watched/state/state.json").read_text())
-    assert state["steps"] == max(found, key=lambda step: found[step])
+    assert state["steps"] == max(scores, key=lambda step: scores[step])
     assert state["of"] == 32, "of 40 queries, eight are never trained on"
 
 
@@ -211,8 +211,8 @@ def test_a_guide_masks_negatives(project: Path, run_here: Any) -> None:
 def test_a_round_draws_hard_negatives_from_training_positives(project: Path, run_here: Any) -> None:
     """A third of the documents are those of dev and test."""
     mean = r"hard negatives: ([\d.]+) per query to draw from"
-    said = {name: run_here(project, "train", *train_arguments(name, "negatives", f"asked/{name}")) for name in ("first", "asked")}
-    drawn = {name: float(found[1]) for name, out in said.items() if (found := re.search(mean, out))}
+    outputs = {name: run_here(project, "train", *train_arguments(name, "negatives", f"asked/{name}")) for name in ("first", "asked")}
+    drawn = {name: float(match[1]) for name, out in outputs.items() if (match := re.search(mean, out))}
     assert drawn["asked"] < 0.8 * drawn["first"]
 
 
@@ -229,10 +229,10 @@ def test_the_saved_weights_have_a_share_of_the_start(project: Path, run_here: An
 
 
 def moved(project: Path, name: str) -> set[str]:
-    """Weights of an encoder that have other bits than those of base."""
-    start, found = (load_file(project / folder / "model.safetensors") for folder in ("base", f"{name}/encoder"))
-    assert found.keys() == start.keys()
-    return {key for key, weight in found.items() if not torch.equal(weight, start[key])}
+    """Names of an encoder's weights that differ from those of base."""
+    start, trained = (load_file(project / folder / "model.safetensors") for folder in ("base", f"{name}/encoder"))
+    assert trained.keys() == start.keys()
+    return {key for key, weight in trained.items() if not torch.equal(weight, start[key])}
 
 
 def test_a_round_of_adapters_is_saved_as_a_plain_encoder(project: Path, whole: Callable[[str], str]) -> None:
@@ -266,12 +266,12 @@ def test_adapters_under_validation_and_with_a_share_of_the_start(project: Path, 
     steps = json.loads((project / "adapters/judged/state/state.json").read_text())["steps"]
     assert values[steps] == max(values.values()) and moved(project, "adapters/judged") == (queries if steps else set())
     folders = ("base", "adapters/halved/encoder", "adapters/unhalved/encoder")
-    base, half, whole = (load_file(project / folder / "model.safetensors") for folder in folders)
+    base, half, full = (load_file(project / folder / "model.safetensors") for folder in folders)
     for key in queries:
-        torch.testing.assert_close(half[key], (base[key] + whole[key]) / 2, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(half[key], (base[key] + full[key]) / 2, rtol=1e-5, atol=1e-7)
 
 
 def test_a_user_mistake_is_one_line(project: Path, end_here: Any) -> None:
-    done = end_here(project, "train", *train_arguments("warmup", "nowhere", "mistake"))
-    assert (done.status, len(done.err.splitlines())) == (2, 1), done
-    assert done.err.startswith("retemper: nowhere")
+    result = end_here(project, "train", *train_arguments("warmup", "nowhere", "mistake"))
+    assert (result.status, len(result.err.splitlines())) == (2, 1), result
+    assert result.err.startswith("retemper: nowhere")

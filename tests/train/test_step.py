@@ -60,18 +60,18 @@ def test_accuracy_is_the_fraction_of_queries_whose_positive_beats_all_negatives(
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
 def test_the_loss_gets_its_parameters_and_the_weights_of_queries(weights: list[float] | None) -> None:
     scores, batch = torch.randn(2, 4, generator=torch.Generator().manual_seed(4)), batch_of(weights)
-    over, weight_B = scores[:, batch.slots] / 0.5, None if weights is None else torch.tensor(weights)
+    scaled, weight_B = scores[:, batch.slots] / 0.5, None if weights is None else torch.tensor(weights)
     negative, own = torch.from_numpy(~batch.positive), torch.from_numpy(batch.own)
-    wanted = {
-        "nll": nll(over, negative, weight_B),
-        "hinge": hinge(over, negative, 2.0, weight_B),
-        "pairwise": ranknet(over, negative, weight_B),
+    expected = {
+        "nll": nll(scaled, negative, weight_B),
+        "hinge": hinge(scaled, negative, 2.0, weight_B),
+        "pairwise": ranknet(scaled, negative, weight_B),
     }
-    for loss, value in wanted.items():
+    for loss, value in expected.items():
         assert float(batch_loss(scores, batch, round_of(loss=loss, margin=2.0))[0]) == pytest.approx(float(value)), loss
-    published = float(star(over, negative, own, 0.25, weight_B))
+    published = float(star(scaled, negative, own, 0.25, weight_B))
     assert float(batch_loss(scores, batch, round_of(loss="ranknet", alpha=0.25))[0]) == pytest.approx(published)
-    assert published != pytest.approx(float(wanted["pairwise"]))
+    assert published != pytest.approx(float(expected["pairwise"]))
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
@@ -80,8 +80,8 @@ def test_the_best_of_one_two_or_three_passages(most: int) -> None:
     held_UP = torch.tensor([[place < count for place in range(most)] for count in counts])
     scores = torch.randn(4, sum(counts), generator=torch.Generator().manual_seed(1)) - 5
     ends = np.cumsum([0, *counts])
-    for query, found in enumerate(best_passage(scores, held_UP).tolist()):
-        assert found == [max(scores[query, ends[u] : ends[u + 1]].tolist()) for u in range(3)]
+    for query, best_scores in enumerate(best_passage(scores, held_UP).tolist()):
+        assert best_scores == [max(scores[query, ends[u] : ends[u + 1]].tolist()) for u in range(3)]
 
 
 def tokens_of(lengths: list[int], owners: list[int], seed: int) -> Tokens:
@@ -124,19 +124,19 @@ def test_a_step_of_a_chain_is_that_of_its_place_in_the_chain(behind: int, passag
     losses, right = [], 0
     passages = [[vector(1, documents, row) for row in rows if row >= 0] for rows in rows_UP.tolist()]
     for place, query in enumerate(batch.queries.tolist()):
-        asked = vector(0, queries, query)
-        best = [torch.stack([asked @ passage for passage in own]).max() / 20 for own in passages]
+        query_vector = vector(0, queries, query)
+        best = [torch.stack([query_vector @ passage for passage in own]).max() / 20 for own in passages]
         rivals = [slot for slot in range(9) if not batch.positive[place, slot] and (place, slot) != (0, 3)]
         scores = torch.stack([best[batch.slots[slot]] for slot in (place, *rivals)])
         losses.append(-torch.log_softmax(scores, 0)[0])
         right += bool(scores[0] > scores[1:].max())
-    wanted = torch.stack(losses).mean()
-    wanted.backward()
+    expected_loss = torch.stack(losses).mean()
+    expected_loss.backward()
     plain = [{name: p.grad for name, p in each.named_parameters() if p.grad is not None} for each in encoders]
     for each in encoders:
         each.zero_grad(set_to_none=True)
-    found = read_figures(make_step(towers, queries, documents, data, params, Compute(CPU, torch.float32), behind, guide)(2))
-    assert found == {"loss": pytest.approx(float(wanted.detach()), rel=1e-4), "accuracy": pytest.approx(right / 3)}
+    figures = read_figures(make_step(towers, queries, documents, data, params, Compute(CPU, torch.float32), behind, guide)(2))
+    assert figures == {"loss": pytest.approx(float(expected_loss.detach()), rel=1e-4), "accuracy": pytest.approx(right / 3)}
     for each, gradients in zip(encoders, plain, strict=True):
         for name, parameter in each.named_parameters():
             if name in gradients:
@@ -145,11 +145,11 @@ def test_a_step_of_a_chain_is_that_of_its_place_in_the_chain(behind: int, passag
 
 @pytest.mark.parametrize("batch_tokens", [None, 700])
 def test_draws_of_a_step_have_a_stream_of_their_own(batch_tokens: int | None, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    towers, given = load_towers(tiny_encoder), list[tuple[Any, ...]]()
-    monkeypatch.setattr(module, "cached_backward", lambda *arguments: given.append(arguments) or {})
+    towers, calls = load_towers(tiny_encoder), list[tuple[Any, ...]]()
+    monkeypatch.setattr(module, "cached_backward", lambda *arguments: calls.append(arguments) or {})
     params, compute = round_of(batch_queries=3, seed=9, batch_tokens=batch_tokens), Compute(CPU, torch.float32)
     make_step(towers, *TEXTS, training_set(), params, compute, 3)(2)
-    ((sides, _, budget, used, key, unpadded),) = given
-    assert [side.tower for side in sides] == [towers.query, towers.document] and used is compute and unpadded == {}
+    ((sides, _, budget, used_compute, key, unpadded),) = calls
+    assert [side.tower for side in sides] == [towers.query, towers.document] and used_compute is compute and unpadded == {}
     assert key == (9, 3, 5), "seed, the stream of dropout, the step of the chain"
     assert budget == (batch_tokens or best_training_tokens([towers.query], CPU, torch.float32))

@@ -121,14 +121,16 @@ def walk(folder: Path, values: list[float], **fields: Any) -> tuple[int, float, 
     optimizer.param_groups[0]["lr"] = 1.0
     validation = Validation("validation/x", measure, fields.pop("every", 1), **fields)
     schedule = Schedule(6, 0.0, 10.0, 0, 10**9)  # lr stays 1 to the last of six steps
-    kept = fit(module, optimizer, Steps.undrawn(backward), schedule, Journal("walk", folder, folder / "curves", 0.0), validation=validation)
-    return kept, float(module.weight.detach()), measured
+    best_step = fit(
+        module, optimizer, Steps.undrawn(backward), schedule, Journal("walk", folder, folder / "curves", 0.0), validation=validation
+    )
+    return best_step, float(module.weight.detach()), measured
 
 
 def test_the_best_weights_are_kept(tmp_path: Path) -> None:
     values = [0.1, 0.2, 0.5, 0.3, 0.5, 0.2, 0.1]
-    kept, weight, measured = walk(tmp_path / "best", values)
-    assert (kept, measured) == (2, [0, 1, 2, 3, 4, 5, 6]), "the first of equals"
+    best_step, weight, measured = walk(tmp_path / "best", values)
+    assert (best_step, measured) == (2, [0, 1, 2, 3, 4, 5, 6]), "the first of equals"
     assert weight == pytest.approx(2, abs=1e-6)
     assert walk(tmp_path / "last", values, keep_best=False)[0] == 6
     assert walk(tmp_path / "rarely", values, every=4)[0] == 4
@@ -139,8 +141,8 @@ def test_the_best_weights_are_kept(tmp_path: Path) -> None:
 
 
 def test_patience_ends_a_training(tmp_path: Path) -> None:
-    kept, _, measured = walk(tmp_path / "early", [0.1, 0.4, 0.3, 0.2, 0.9, 0.9, 0.9], patience=2)
-    assert (kept, measured) == (1, [0, 1, 2, 3])
+    best_step, _, measured = walk(tmp_path / "early", [0.1, 0.4, 0.3, 0.2, 0.9, 0.9, 0.9], patience=2)
+    assert (best_step, measured) == (1, [0, 1, 2, 3])
     assert walk(tmp_path / "last", [0.1, 0.4, 0.3, 0.2, 0.9, 0.9, 0.9], patience=2, keep_best=False)[0] == 3
 
 

@@ -26,7 +26,7 @@ IDS = pa.schema([("id", pa.string())])
 
 
 class Texts:
-    """A token folder, as far as ids go."""
+    """A token folder that has only ids."""
 
     def __init__(self, folder: Path, ids: list[str]) -> None:
         self.folder = folder
@@ -42,33 +42,33 @@ def test_weights_go_from_the_qrels_to_the_batch(tmp_path: Path) -> None:
     (tmp_path / "beir/qrels/train.tsv").write_text("\n".join(lines) + "\n")
     source = read(tmp_path / "beir")
     assert write_weights(source, tmp_path / "weights") == 3
-    found = read_table(tmp_path / "weights/train.parquet", WEIGHTS).to_pylist()
-    assert [tuple(row.values()) for row in found] == [(q, d, w) for q, d, _, w in rows if w != 1]
+    weight_rows = read_table(tmp_path / "weights/train.parquet", WEIGHTS).to_pylist()
+    assert [tuple(row.values()) for row in weight_rows] == [(q, d, w) for q, d, _, w in rows if w != 1]
 
     write_table(tmp_path / "train.parquet", QRELS, [pa.table(list(map(list, zip(*(row[:3] for row in rows), strict=True))), schema=QRELS)])
     queries, documents = Texts(tmp_path / "q", ["q0", "q1", "q2"]), Texts(tmp_path / "d", ["d0", "d1", "d2", "d3"])
     positives = lists_of(np.array([1, 0, 1]), np.array([3, 0, 1]), 3)
     data = TrainingSet(np.array([0, 1]), positives, lists_of(np.arange(0), np.arange(0), 3), 4, positives)
-    given: Any = (data, queries, documents, tmp_path / "train.parquet")
-    weighted = with_weights(*given, weights=tmp_path / "weights/train.parquet")
+    inputs: Any = (data, queries, documents, tmp_path / "train.parquet")
+    weighted = with_weights(*inputs, weights=tmp_path / "weights/train.parquet")
     assert weighted.weights is not None
     assert dict(zip(weighted.positives.values.tolist(), weighted.weights.tolist(), strict=True)) == {0: 1.0, 3: 0.25, 1: 4.0}
     params = Round(init="base", negatives="none", batch_queries=2)
-    wanted = {0: 1.0, 3: 0.25, 1: 4.0}
+    expected = {0: 1.0, 3: 0.25, 1: 4.0}
     seen = set()
     for step in range(20):
         batch = draw_batch(weighted, params, step)
         assert batch.weights is not None
         drawn = batch.documents[batch.slots[:2]].tolist()
         seen |= set(drawn)
-        assert batch.weights.tolist() == [wanted[doc] for doc in drawn]
+        assert batch.weights.tolist() == [expected[doc] for doc in drawn]
         assert draw_batch(data, params, step).weights is None
-    assert seen == set(wanted)
+    assert seen == set(expected)
 
     write_table(tmp_path / "none.parquet", WEIGHTS, [])
-    assert with_weights(*given, weights=tmp_path / "none.parquet") is data
+    assert with_weights(*inputs, weights=tmp_path / "none.parquet") is data
     write_table(tmp_path / "others.parquet", WEIGHTS, [pa.table({"query": ["pseudo"], "doc": ["d0"], "weight": [2.0]}, WEIGHTS)])
-    assert with_weights(*given, weights=tmp_path / "others.parquet") is data, "none of its pairs is here"
+    assert with_weights(*inputs, weights=tmp_path / "others.parquet") is data, "none of its pairs is here"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -86,8 +86,8 @@ def test_weighted_losses_equal_plain_loops(seed: int) -> None:
     w = weight.tolist()
 
     def pairs(mask: Any, value: Any) -> float:
-        found = [(w[q], value(float(scores[q, j] - scores[q, q]))) for q in range(count) for j in range(slots) if mask[q, j]]
-        return sum(a * b for a, b in found) / sum(a for a, _ in found)
+        terms = [(w[q], value(float(scores[q, j] - scores[q, q]))) for q in range(count) for j in range(slots) if mask[q, j]]
+        return sum(a * b for a, b in terms) / sum(a for a, _ in terms)
 
     def sigmoid(gap: float) -> float:
         return math.log1p(math.exp(gap))
@@ -108,15 +108,15 @@ def test_weighted_losses_equal_plain_loops(seed: int) -> None:
     valid[1, 0] = False
     squares, divergences = [], []
     for q in range(count):
-        taken = [j for j in range(3) if valid[q, j]]
+        valid_slots = [j for j in range(3) if valid[q, j]]
         if not valid[q, 0]:
             continue
-        for j in taken[1:]:
+        for j in valid_slots[1:]:
             squares.append((w[q], float((group[q, 0] - group[q, j]) - (teacher[q, 0] - teacher[q, j])) ** 2))
-        t, s = teacher[q, taken].softmax(0), group[q, taken].softmax(0)
+        t, s = teacher[q, valid_slots].softmax(0), group[q, valid_slots].softmax(0)
         divergences.append((w[q], float((t * (t / s).log()).sum())))
-    for loss, found in ((margin_mse, squares), (kl, divergences)):
-        assert float(loss(group, teacher, valid, weight)) == pytest.approx(sum(a * b for a, b in found) / sum(a for a, _ in found))
+    for loss, terms in ((margin_mse, squares), (kl, divergences)):
+        assert float(loss(group, teacher, valid, weight)) == pytest.approx(sum(a * b for a, b in terms) / sum(a for a, _ in terms))
     for size in (7.0, 1e-20):
         equal = torch.full((count,), size, dtype=torch.float64)
         for plain, weighted in (
@@ -129,11 +129,11 @@ def test_weighted_losses_equal_plain_loops(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"loss": "nll"}, {"loss": "ranknet"}, {"loss": "ranknet", "alpha": 0.5}, {"loss": "hinge"}, {"loss": "kl", "negatives": "t"}]
+    "values", [{"loss": "nll"}, {"loss": "ranknet"}, {"loss": "ranknet", "alpha": 0.5}, {"loss": "hinge"}, {"loss": "kl", "negatives": "t"}]
 )
-def test_every_loss_of_a_round_uses_them(more: dict[str, Any]) -> None:
+def test_every_loss_of_a_round_uses_them(values: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
-    params = Round(**{"init": "base", "negatives": "bm25", "batch_queries": 2, **more})
+    params = Round(**{"init": "base", "negatives": "bm25", "batch_queries": 2, **values})
     positives = lists_of(np.arange(2), np.arange(2), 2)
     negatives = lists_of(np.arange(2), np.arange(2, 4), 2, np.ones(2, dtype=np.float32))
     data = TrainingSet(np.arange(2), positives, negatives, 6, positives, weights=np.array([1, 9], dtype=np.float32))

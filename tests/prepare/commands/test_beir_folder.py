@@ -51,25 +51,25 @@ BEIR: dict[str, str | bytes] = {
 def same(prepare: Prepares, spec: str, folder: Path) -> Written:
     """Write the folder, and prepare it and the source."""
     folder.mkdir()
-    done = write_beir(read(parse_dataset(spec)), folder)
+    written = write_beir(read(parse_dataset(spec)), folder)
     settings = {"ids": "escape", "empty_texts": "drop"}
     first, second = prepare(spec, **settings), prepare(f"beir:{folder}", **settings)
     for name in TABLES:
         assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes(), name
     assert (first.official, first.counts) == (second.official, second.counts)
-    columns = [sorted(one.folder.glob("columns/*")) for one in (first, second)]
+    columns = [sorted(corpus.folder.glob("columns/*")) for corpus in (first, second)]
     assert [file.read_bytes() for file in columns[0]] == [file.read_bytes() for file in columns[1]]
-    return done
+    return written
 
 
 @pytest.mark.parametrize(("kind", "files"), [("msmarco", MSMARCO), ("csv", CSV), ("beir", BEIR)])
 def test_prepare_gives_the_same_of_the_folder(
     prepare: Prepares, put: Put, tmp_path: Path, kind: str, files: dict[str, str | bytes]
 ) -> None:
-    done = same(prepare, f"{kind}:{put(files)}", tmp_path / "out")
-    assert (done.documents, done.empty) == {"msmarco": (4, 1), "csv": (3, 0), "beir": (2, 0)}[kind]
-    assert done.negatives == {"msmarco": 3, "csv": 1, "beir": 1}[kind]
-    assert done.white == {"msmarco": 2, "csv": 1, "beir": 0}[kind]
+    written = same(prepare, f"{kind}:{put(files)}", tmp_path / "out")
+    assert (written.documents, written.empty) == {"msmarco": (4, 1), "csv": (3, 0), "beir": (2, 0)}[kind]
+    assert written.negatives == {"msmarco": 3, "csv": 1, "beir": 1}[kind]
+    assert written.white == {"msmarco": 2, "csv": 1, "beir": 0}[kind]
     judged = [file.read_text().split("\n")[0].count("\t") for file in sorted((tmp_path / "out/qrels").glob("*.tsv"))]
     assert judged == {"msmarco": [2, 2], "csv": [2, 3], "beir": [2, 3]}[kind], "a column of weights where there are any"
 
@@ -85,13 +85,13 @@ def test_parquet_and_what_prepare_itself_has_written(prepare: Prepares, tmp_path
     pq.write_table(pa.table({"query-id": ["q1"], "corpus-id": [2]}), source / "negatives.parquet")
     same(prepare, f"parquet:{source}", tmp_path / "out")
     assert (tmp_path / "out/qrels/train.tsv").read_text() == "query-id\tcorpus-id\tscore\tweight\nq1\t1\t1\t0.3\n"
-    made = prepare(f"parquet:{source}").folder
-    same(prepare, f"parquet:{made}", tmp_path / "again")
+    corpus = prepare(f"parquet:{source}").folder
+    same(prepare, f"parquet:{corpus}", tmp_path / "again")
 
 
 def test_the_default(prepare: Prepares, tmp_path: Path) -> None:
-    done = same(prepare, "demo", tmp_path / "out")
-    assert done.documents == 10_033 and sum(done.queries.values()) > 9_000
+    written = same(prepare, "demo", tmp_path / "out")
+    assert written.documents == 10_033 and sum(written.queries.values()) > 9_000
 
 
 def test_documents_alone(put: Put, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_documents_alone(put: Put, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "wrong"),
+    ("files", "message"),
     [
         ({"queries.dev.tsv": "q3\tasks three\nq1\tother words\n"}, r"queries.dev.tsv:2: query 'q1' has a different text in another split"),
         (
@@ -112,9 +112,9 @@ def test_documents_alone(put: Put, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_splits_that_one_file_of_queries_cannot_serve(put: Put, tmp_path: Path, files: dict[str, str | bytes], wrong: str) -> None:
+def test_splits_that_one_file_of_queries_cannot_serve(put: Put, tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match=wrong):
+    with pytest.raises(UserError, match=message):
         write_beir(read(parse_dataset(f"msmarco:{put(MSMARCO | files)}")), tmp_path / "out")
 
 
@@ -141,9 +141,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
         (folder := tmp_path / str(count)).mkdir()
         tracemalloc.start()
         write_beir(source, folder)
-        found = tracemalloc.get_traced_memory()[1]
+        bytes_at_peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return found
+        return bytes_at_peak
 
     peak(100)
     assert peak(20_000) < peak(4_000) + 100_000
@@ -162,8 +162,8 @@ def test_the_process(put: Put, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     question = json.dumps({"source": f"csv:{put(CSV)}", "folder": str(tmp_path / "out")})
     command = [sys.executable, "-m", "tasks.prepare.commands.beir_folder"]
-    done = subprocess.run(command, input=question, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    result = subprocess.run(command, input=question, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout.splitlines()[-1]) == {
         "documents": 3, "titled": 1, "white": 1, "empty": 0, "negatives": 1,
         "queries": {"": 2}, "judgments": {"train": 2, "test": 1}, "left_out": {},
     }  # fmt: skip

@@ -26,22 +26,22 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> N
     lines = [",".join(row) for row in ROWS if row[2] in splits]
     (tmp_path / "faq.csv").write_text("\n".join(["question,answer,split", *lines, ""]))
     base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
-    wanted = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
-    found = beside_pairs(base, wanted)
-    assert found.known_splits == splits_of(kinds.read(base), wanted) and digest("new") not in found.known_splits
-    assert found.splits == splits and found.known_splits
+    ids = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
+    batch = beside_pairs(base, ids)
+    assert batch.known_splits == splits_of(kinds.read(base), ids) and digest("new") not in batch.known_splits
+    assert batch.splits == splits and batch.known_splits
 
 
 def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was six times, so that 50 files of an inbox read it 300 times after a change of it."""
+    """It used to be six times, so an inbox of 50 files read it 300 times after each change."""
     for name in ("faq", "new"):
         (tmp_path / f"{name}.csv").write_text("question,answer\n" + "".join(f"{name} {n},a {n}\n" for n in range(60)))
     opened: list[str] = []
     rows = pairs.rows
 
-    def counted(file: Path, asked: str) -> Any:
+    def counted(file: Path, columns: str) -> Any:
         opened.append(file.name)
-        return rows(file, asked)
+        return rows(file, columns)
 
     for module in (pairs, pairs_batch):
         monkeypatch.setattr(module, "rows", counted)
