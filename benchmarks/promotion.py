@@ -9,7 +9,7 @@ the same all year (so is the champion's luck, which got it crowned), or drawn ag
 candidates inherit the champion's luck and drift all year in one direction, the worst case for reused queries.
 
 `guaranteed` is flows/promotion/betting.py on four fifths of the queries, with the champions of flows/promotion/standing.py; the t-tests
-have all queries. tests/flows/retraining/test_years.py holds the years against `decide` itself.
+have all queries. tests/flows/promotion/test_years.py holds the years against `decide` itself.
 """
 
 import argparse

@@ -78,7 +78,7 @@ def summary(seen: Seen, now: float | None = None) -> str:
             phrases.append("time left unknown")
     silent = now - seen.recorded_at
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
-        phrases.append(f"not recorded_at from for {clock(silent)}")
+        phrases.append(f"nothing heard for {clock(silent)}")
     suffix = "; the command continues" if seen.continues else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
     if seen.alive and run.part:
         suffix = "; the command continues after that"

@@ -114,7 +114,7 @@ def test_replay_equals_an_instrumented_run(
     replayed = list(replay.steps)
     assert [number for number, _ in replayed] == list(range(trained_steps))
     assert replay.total == trained_steps
-    assert trained_steps == len(trained) or params.validate_every
+    assert trained_steps == len(trained) or (params.validate_every and trained_steps < len(trained)), "its best weights may be earlier ones"
     for (_, roles), trained_step in zip(replayed, trained, strict=False):
         step_roles = {role: set(ordinals.tolist()) for role, ordinals in roles.items()}
         assert step_roles == {role: trained_step[role] for role in (QUERY, POSITIVE, HARD, IN_BATCH)}

@@ -83,8 +83,8 @@ def test_harmless_yaml_passes(tmp_path: Path) -> None:
     nested = "a: " + "[" * (MOST_LEVELS - 2) + "]" * (MOST_LEVELS - 2)
     assert parse_yaml(nested)["a"]
     refuse_bomb("a: [1, 2\n" + "{" * 40)  # malformed: its reader reports that
+    (tmp_path / "p").write_text("a: 1\n  b: 2\n")
     with pytest.raises(UserError, match=r":2: not YAML"):
-        (tmp_path / "p").write_text("a: 1\n  b: 2\n")
         read_yaml(tmp_path / "p")
 
 

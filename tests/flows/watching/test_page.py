@@ -47,13 +47,13 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert summary(killed, 999.0) == expected, "until the last that was written of it"
     assert '<h2>train@b <span class="note">10.0 s of about 2m00s</span></h2>' in parts([], killed, 999.0)["now"]
     assert 'class="took">10.0 s, running<' in parts([], killed, 999.0)["stages"]
-    expected = "running, 3 of 5 stages, 2m40s, about 1m00s and 1 stage of unknown time left, not recorded_at from for 1m50s"
+    expected = "running, 3 of 5 stages, 2m40s, about 1m00s and 1 stage of unknown time left, nothing heard for 1m50s"
     assert (
         summary(replace(killed, alive=True, run=replace(RUN, stages=(*STAGES[:3], StageNow("x", estimate=60.0), StageNow("y")))), 170.0)
         == expected
     )
     local_run = replace(RUN, host=socket.gethostname())
-    assert "recorded_at" not in summary(seen(tmp_path, local_run), 999.0), "its process was asked"
+    assert "nothing heard" not in summary(seen(tmp_path, local_run), 999.0), "its process was asked"
     ended_run = replace(RUN, ended=70.0, stages=STAGES[:3])
     assert summary(seen(tmp_path, ended_run, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
     comparing = replace(seen(tmp_path, ended_run, alive=False), continues=True)
