@@ -111,7 +111,7 @@ def test_columns_are_those_that_the_data_set_names(project: Path, take: Take) ->
     ],
 )
 def test_records_that_are_named_in_another_way_are_refused(project: Path, take: Take, base: str, batch: str, problem: str) -> None:
-    """Else an equal answer would be a document of its own."""
+    """Otherwise an equal answer would become a second document."""
 
     def table(path: Path, header: str) -> None:
         write(path, header, *(",".join(f"{name} {n}".replace("id ", "id") for name in header.split(",")) for n in range(3)))
@@ -134,7 +134,7 @@ def test_ids_of_the_file_match_and_an_answer_is_replaced(project: Path, take: Ta
 
 
 def test_known_queries_keep_their_split(project: Path, take: Take) -> None:
-    """Here the data set's own splits, by a column and in a BEIR folder, are not those of a hash."""
+    """The data set's own splits, from a column or a BEIR folder, differ here from those of a hash."""
     splits = {f"question {n}": "test" if n % 3 else "dev" for n in range(60)} | {"question 0": "train"}
     write(project / "faq.csv", "question,answer,split", *(f"{text},a {text},{split}" for text, split in splits.items()))
     write(project / "inbox/a.csv", "question,answer", *(f"{text.upper()},b" for text in splits), *rows(100, 200))
@@ -251,7 +251,7 @@ def test_forgotten_records_are_in_no_folder(project: Path, take: Take) -> None:
 
 
 def test_what_the_project_has_forgotten_stays_out_of_a_worktree(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose commit may be older than forgotten.txt: the file in the inbox still has the record."""
+    """The worktree's commit may be older than forgotten.txt, and the file in the inbox still has the record."""
     write(project / "inbox/a.csv", "question,answer", "one,secret words", "two,zwei")
     write(project / "forgotten.txt", f"document {mark('document', digest('secret words'))} 2026-11-29")
     tree = project / "tree"

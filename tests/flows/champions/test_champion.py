@@ -84,7 +84,7 @@ def test_the_same_model_over_other_data() -> None:
     [("", "of_star"), (", index: Flat", "of_star"), (', index: "PQ8"', "own"), (', index: "PQ8", centroids: true', "own")],
 )
 def test_a_query_tower_without_an_index_is_served_by_its_rounds(entry: str, index: str) -> None:
-    """So a change of index.factory alone, which remakes that, is a change of the model as it is served."""
+    """A change of index.factory alone remakes that index, so it changes the model as it is served."""
     digests = parts("tower", factory="of_star", entry=entry).digests
     assert digests == {"encoder": "weights", "index": index, "corpus": "corpus"}
     changed = parts("tower", factory="of_star_again", entry=entry).digests
@@ -161,7 +161,7 @@ def test_a_champion_of_a_newer_version_is_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """A repository whose dvc.lock has a fusion of BM25 and `a`, and its commit. Outs are made where they are asked for."""
+    """A repository whose dvc.lock has a fusion of BM25 and `a`, and its commit. Outs are created when they are asked for."""
     git("init", "--quiet", folder=tmp_path)
     (tmp_path / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n"
@@ -262,7 +262,7 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
 
 
 def test_a_fusion_that_was_taken_back_stays_so(fused: tuple[Path, str]) -> None:
-    """Its encoder alone is another model, and so is it with another weight."""
+    """Its encoder alone is another model, and so is the same fusion with another weight."""
     folder, commit = fused
     for model in ("hybrid", "a"):
         champion.choose(folder, f"{commit}:{model}")

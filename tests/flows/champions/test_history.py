@@ -17,9 +17,9 @@ from flows.retraining import decision, outlook, retrain
 from tasks.core.errors import UserError
 
 
-def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
     digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
-    return champion.Champion(number, "a", cause, when, digests=digests, **more)
+    return champion.Champion(number, "a", cause, when, digests=digests, **fields)
 
 
 def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,15 +99,15 @@ def test_a_full_disk_makes_no_run_a_killed_one(tmp_path: Path, monkeypatch: pyte
     assert history.read_history(tmp_path) == []
 
 
-@pytest.mark.parametrize("recorded", [None, "promoted"])
+@pytest.mark.parametrize("on_branch", [None, "promoted"])
 def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: history.Result | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_branch: history.Result | None
 ) -> None:
-    """Also where it was killed after its last act, the promotion, which only the branch knows of."""
+    """Even if it was killed right after the promotion, which only the branch has recorded."""
     notices: list[tuple[str, str, Any]] = []
     monkeypatch.setattr(retrain.notify, "notify", lambda event, text, _, **facts: notices.append((event, text, facts["champion"])))
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: (_ for _ in ()).throw(UserError("no")))
-    monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip" if recorded else None)
+    monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip" if on_branch else None)
     monkeypatch.setattr(retraining_tree, "records", lambda *_: ["commit"])
     dead = history.Ended("1", "killed", "killed half-way", "then")
     monkeypatch.setattr(history, "read_outcome", lambda *_: replace(dead, result="promoted", reason="better", champion=2))
@@ -116,7 +116,7 @@ def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
     (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(dead)))
     retrain.retrain(tmp_path)
     name = tmp_path.name
-    first = ("promoted", f"{name}: retraining promoted: better", 2) if recorded else ("killed", f"{name}: {dead.line}", None)
+    first = ("promoted", f"{name}: retraining promoted: better", 2) if on_branch else ("killed", f"{name}: {dead.line}", None)
     assert notices == [first, ("failed", f"{name}: retraining failed: no", None)]
     retrain.retrain(tmp_path)
     assert len(notices) == 3, "once"
@@ -130,7 +130,7 @@ def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
 def test_a_refusal_is_not_repeated_until_something_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], result: str
 ) -> None:
-    """A schedule would otherwise add a commit, a notice and a line of history each minute."""
+    """Otherwise a schedule would add a commit, a notice, and a line of history every minute."""
     monkeypatch.chdir(tmp_path)
     lock = json.dumps({"stages": {"all": {"outs": [{"path": "data/encoders/a", "md5": "e2"}, {"path": "data/corpus", "md5": "c1"}]}}})
     Path("dvc.lock").write_text(lock)

@@ -22,14 +22,14 @@ class Machine:
     folder: Path
 
     def commit(self, content: str, *parents: str | None) -> str:
-        """A commit of the branch's kind, that no name leads to; `content` is its record."""
+        """A commit like those of the branch, without a ref; `content` is its record."""
         blob = git("hash-object", "-w", "--stdin", text=content, folder=self.folder)
         files = git("mktree", text=f"100644 blob {blob}\t{tree.RECORD}\n", folder=self.folder)
         words = [word for parent in parents if parent for word in ("-p", parent)]
         return git("commit-tree", files, *words, text=content[:20], folder=self.folder)
 
     def retrained(self, result: Result, identity: str, number: int | None = None) -> str:
-        """A retraining that ended so; a promotion crowns `number`."""
+        """A retraining with this result; a promotion crowns `number`."""
         tip = tree.resolve(self.folder, tree.BRANCH)
         current = champion.current(self.folder)
         after = number or (current.number if current else None)
@@ -83,7 +83,7 @@ def two(clones: Callable[[], Machine]) -> tuple[Machine, Machine]:
 
 
 def one_lineage(*all_machines: Machine) -> None:
-    """All have the same names, and the branch's record commits are one line that has every former one behind it."""
+    """All have the same refs, and the branch's record commits form one line with every earlier one in it."""
     for machine in all_machines:
         outcome = machines.fetch(machine.folder)
         assert (outcome.problem, outcome.merged) == (None, None)
@@ -271,10 +271,10 @@ def test_a_third_machine_that_pushes_in_between(
     machines.push(other.folder)
     send, before = machines._send, [third]
 
-    def late(project: Path, *rest: object) -> None:
+    def late(project: Path, *arguments: object) -> None:
         if project == one.folder and before:
             assert machines.push(before.pop().folder).merged
-        send(project, *rest)  # type: ignore[arg-type]
+        send(project, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(machines, "_send", late)
     outcome = machines.push(one.folder)

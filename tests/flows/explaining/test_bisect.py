@@ -184,7 +184,7 @@ def inbox(project: Any) -> Callable[..., Path]:
     [(("b00", "b01"), None, 2, False), (None, None, 0, True), (None, "b02", 3, False), ((), None, 0, False)],
 )
 def test_a_champion_of_other_batches_is_told(batches: tuple[str, ...] | None, good: str | None, first: int, note: bool) -> None:
-    """Those with new ones among them, by name: then all are searched, though the help names those after the champion's."""
+    """If new batches sort among the champion's by name, all are searched; the help says only those after the champion's."""
     inbox: Any = SimpleNamespace(batches=dict.fromkeys(NAMES), find=lambda _: SimpleNamespace(batches=batches))
     batch_range = bisect.range_of(inbox, Champion(3, "a", "promoted", "now", data={"digest": "d"}), good, bad=None)
     assert (batch_range.good, batch_range.bad) == (first, 16)

@@ -27,7 +27,7 @@ def test_a_configuration_need_not_have_the_systems_that_its_report_names(
 
 
 def test_bm25_is_made_from_no_round(full_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`why` leaves its side no entry of rounds, and params.yaml must have one."""
+    """`why` leaves that side without rounds, and params.yaml must have one."""
     monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)
     entries = dict.fromkeys(("encoders", "pretrain", "rounds", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse"))
     sections = full_params | {section: {} for section in entries} | {"study": {}, "analyses": {}}
@@ -43,7 +43,7 @@ def test_bm25_is_made_from_no_round(full_params: dict[str, Any], tmp_path: Path,
 def test_a_file_that_changed_meanwhile_is_no_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError, kind: type[Exception]
 ) -> None:
-    """`why` takes a refusal for two factors that do not go together, and would count them as one."""
+    """`why` reads a refusal as two factors that do not go together, and would count them as one."""
     for name in ("equip", "link_sources"):
         monkeypatch.setattr(runs, name, lambda *_: None)
     monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)

@@ -59,9 +59,9 @@ def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callab
     parts = {}
     for seed in (1000, 2000):
 
-        def worth(chosen: frozenset[str], seed: int = seed) -> float:
-            texts, lr = new if "data" in chosen else old, 3e-5 if "parameters" in chosen else 1e-5
-            return value(texts, lr, 0.25 if "code" in chosen else 0, seed=seed)
+        def worth(coalition: frozenset[str], seed: int = seed) -> float:
+            texts, lr = new if "data" in coalition else old, 3e-5 if "parameters" in coalition else 1e-5
+            return value(texts, lr, 0.25 if "code" in coalition else 0, seed=seed)
 
         parts[seed] = by_orders(worth, ["data", "parameters", "code"])
     rows = {row["factor"]: row for row in answer["rows"]}
@@ -82,8 +82,8 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     answer = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
     old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
 
-    def worth(chosen: frozenset[str]) -> float:
-        return value(new if "data" in chosen else old, 1e-5, 0.25 if "code" in chosen else 0)
+    def worth(coalition: frozenset[str]) -> float:
+        return value(new if "data" in coalition else old, 1e-5, 0.25 if "code" in coalition else 0)
 
     assert {row["factor"]: row["contribution"] for row in answer["rows"]} == pytest.approx(by_orders(worth, ["data", "code"]), abs=1e-12)
     assert answer["old_value"] == pytest.approx(worth(frozenset()), abs=1e-12)

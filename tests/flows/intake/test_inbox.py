@@ -212,7 +212,7 @@ def test_files_of_the_future_are_taken_and_those_of_now_are_not(project: Path, t
 
 
 def test_news_end_with_the_inbox(project: Path, take: Any) -> None:
-    """Otherwise a report told of batches that are long gone."""
+    """Otherwise reports would name batches that are long gone."""
     for rule in (RULE, Intake()):
         batch = put(project / "inbox/1", {"d3": "three"})
         take()
@@ -281,7 +281,7 @@ def test_a_batch_that_cannot_be_merged_is_not_checked_against_nothing(project: P
 
 
 def test_batches_alone_are_not_the_data_set(project: Path, take: Any) -> None:
-    """As where a share is not mounted: they would be trained on as if the rest had never been."""
+    """If a share is not mounted, they would be trained on as if they were the whole data set."""
     put(project / "inbox/a", {"d3": "three"})
     assert take()["a"].state == "accepted"
     (project / "base").rename(project / "elsewhere")

@@ -58,8 +58,8 @@ def project(checkout: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pyt
     return write
 
 
-def round_of(init: str, **more: Any) -> dict[str, Any]:
-    return {"init": init, "negatives": "none", **more}
+def round_of(init: str, **fields: Any) -> dict[str, Any]:
+    return {"init": init, "negatives": "none", **fields}
 
 
 def test_each_round_has_the_width_that_its_training_saves(project: Callable[..., Parameters], tiny_encoder: Path, tmp_path: Path) -> None:

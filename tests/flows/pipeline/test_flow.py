@@ -45,9 +45,9 @@ def test_only_what_changed_runs(served: Any, executed: Any, read_states: Any) ->
     served.acts()
     report = (served.folder / "data/report").read_text()
 
-    again = toy.call("run", script=PROBE)
-    assert read_states(again.stdout) == dict.fromkeys(ALL, "Cached")
-    assert "MODULES 0 ['dvc']" in again.stdout, "where nothing has changed, Prefect is not imported"
+    second = toy.call("run", script=PROBE)
+    assert read_states(second.stdout) == dict.fromkeys(ALL, "Cached")
+    assert "MODULES 0 ['dvc']" in second.stdout, "where nothing has changed, Prefect is not imported"
 
     served.rounds(a="1", b="2")
     assert executed(served.run()) == {"train@b", "evaluate@b", "report"}

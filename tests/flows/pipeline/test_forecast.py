@@ -36,7 +36,7 @@ def write(path: str, value: object) -> None:
     Path(path).write_text(json.dumps(value))
 
 
-def made(stage: str, digest: str, **more: Any) -> None:
+def made(stage: str, digest: str, **fields: Any) -> None:
     record = {
         "stage": stage,
         "seconds": 100.0,
@@ -45,7 +45,7 @@ def made(stage: str, digest: str, **more: Any) -> None:
         "size": THEN,
         "bytes": 2**30,
     }
-    makings.save(Path(".dvc/cache"), digest, record | more)
+    makings.save(Path(".dvc/cache"), digest, record | fields)
 
 
 def test_times_and_disk_grow_with_the_data(project: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind(project: Path)
 
 
 def test_a_new_entry_is_estimated_by_a_finished_one(project: Path) -> None:
-    """Which does not run again: dvc.lock has it."""
+    """The finished one does not run again: dvc.lock has it."""
     (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  encode@a:\n    cmd: x\n    outs:\n    - path: e\n      size: 5\n")
     made("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
     (estimate,) = forecasts(["encode@more"])
@@ -132,14 +132,16 @@ def test_the_record_of_the_lock_counts_before_later_ones(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "room", "fits"), [("copy", 4.1, False), ("copy", 6.1, True), ("hardlink", 2.9, False), ("reflink", 3.1, True)]
+    ("kind", "free_gib", "fits"), [("copy", 4.1, False), ("copy", 6.1, True), ("hardlink", 2.9, False), ("reflink", 3.1, True)]
 )
-def test_a_disk_that_is_too_small_is_refused(kind: str, room: float, fits: bool, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_refused(
+    kind: str, free_gib: float, fits: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """3 GiB in the cache, and as much in data/, unless it has links."""
     made("encode@a", "0a" * 32)
     monkeypatch.setattr(forecast.links, "kind", lambda _: kind)
     usage = shutil.disk_usage(project)
-    monkeypatch.setattr(forecast.shutil, "disk_usage", lambda _: usage._replace(free=int(room * 2**30)))
+    monkeypatch.setattr(forecast.shutil, "disk_usage", lambda _: usage._replace(free=int(free_gib * 2**30)))
     refuse_small_disk(["train@b"])  # no record, no refusal
     if fits:
         refuse_small_disk(["encode@a", "train@b"])

@@ -68,11 +68,11 @@ def test_pages_keep_an_analysis_until_its_round_changes(finished: Any, monkeypat
     graph.write_text(graph.read_text() + ANALYSES)
     finished.run("analyses@one", "analyses@other")
     monkeypatch.chdir(finished.folder)
-    named = Graph({"prepare": Stage("prepare", (), ())})
-    assert set(with_analyses(named).stages) == {"prepare", "train@a", "train@b", "analyses@one", "analyses@other"}
+    prepare_only = Graph({"prepare": Stage("prepare", (), ())})
+    assert set(with_analyses(prepare_only).stages) == {"prepare", "train@a", "train@b", "analyses@one", "analyses@other"}
     finished.rounds(a="9", b="2")
     finished.run()
-    assert set(with_analyses(named).stages) == {"prepare", "train@b", "analyses@other"}
+    assert set(with_analyses(prepare_only).stages) == {"prepare", "train@b", "analyses@other"}
 
 
 def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: Any, tmp_path: Path, executed: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: 
 
 
 def test_a_dry_run_names_no_stage_whose_outs_are_only_to_be_checked_out(finished: Any, executed: Any) -> None:
-    """As in a new worktree: that of the first retraining, say."""
+    """As in a new worktree, such as that of the first retraining."""
     objects = finished.folder / ".dvc/cache/files/md5"
     outs = {out["path"]: out["md5"] for entry in read_lock(finished.folder / LOCK).values() for out in entry["outs"]}
     shutil.rmtree(finished.folder / "data")

@@ -23,11 +23,11 @@ STAGES = ("prepare", "base", "train@init", "train@star", "reranker@came", "reran
 ALL, UNTRAINED = {"train": 3, "dev": 2, "test": 1}, ("prepare", "train@init", "evaluate@init", "evaluate_bm25", "report")
 
 
-def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **more: Any) -> str:
+def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **options: Any) -> str:
     rows = {split: {"queries": counts.get(split, 0), "positives": counts.get(split, 0)} for split in ("train", "dev", "test")}
-    (folder / "stats.json").write_text(json.dumps({"splits": rows} | more.pop("found", {})))
-    sections = SECTIONS | {"evaluate": more.pop("evaluate", {})}
-    return splits.check(stages, sections, stats=folder / "stats.json", **more)
+    (folder / "stats.json").write_text(json.dumps({"splits": rows} | options.pop("found", {})))
+    sections = SECTIONS | {"evaluate": options.pop("evaluate", {})}
+    return splits.check(stages, sections, stats=folder / "stats.json", **options)
 
 
 def test_which_stages_train_on_train() -> None:
@@ -78,7 +78,7 @@ def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("counts", "more", "message"),
+    ("counts", "options", "message"),
     [
         (
             {"test": 300},
@@ -92,9 +92,9 @@ def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) 
         ({}, {"stages": UNTRAINED}, "found no judged queries, expected dev or test"),
     ],
 )
-def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], more: dict[str, Any], message: str) -> None:
+def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], options: dict[str, Any], message: str) -> None:
     with pytest.raises(splits.Unfit) as refusal:
-        told(tmp_path, counts, **more)
+        told(tmp_path, counts, **options)
     assert message in str(refusal.value)
 
 

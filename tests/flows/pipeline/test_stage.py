@@ -187,12 +187,12 @@ def test_several_devices_are_taken_at_once() -> None:
 
 
 def test_trainings_on_a_cluster_take_turns_and_pieces_of_work_do_not_wait() -> None:
-    gangs, started, ended = Slots([""]), threading.Event(), list[str]()
+    gangs, started, order = Slots([""]), threading.Event(), list[str]()
 
     def second() -> None:
         started.set()
         with ray_environment(gangs, "together"):
-            ended.append("second")
+            order.append("second")
 
     thread = threading.Thread(target=second)
     with ray_environment(gangs, "together") as env:
@@ -202,9 +202,9 @@ def test_trainings_on_a_cluster_take_turns_and_pieces_of_work_do_not_wait() -> N
         with ray_environment(gangs, "pieces") as env:
             assert env == {"CUDA_VISIBLE_DEVICES": ""}
         time.sleep(0.2)
-        ended.append("first")
+        order.append("first")
     thread.join()
-    assert ended == ["first", "second"]
+    assert order == ["first", "second"]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -256,10 +256,15 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_an_index_that_is_built_on_the_cpu_waits_for_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
-    for params, spared in (({}, True), ({"index": None}, True), ({"index": {"build": "cpu"}}, True), ({"index": {"build": "gpu"}}, False)):
+    for params, expected in (
+        ({}, True),
+        ({"index": None}, True),
+        ({"index": {"build": "cpu"}}, True),
+        ({"index": {"build": "gpu"}}, False),
+    ):
         Path("data/params.json").write_text(json.dumps(params))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-        assert spares_gpus("index@warmup") == spared
+        assert spares_gpus("index@warmup") == expected
         assert not spares_gpus("train@index")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         assert not spares_gpus("index@warmup"), "on a machine without GPUs it takes its turn"

@@ -107,7 +107,7 @@ def test_a_terminal_sees_stages_at_work_below_what_is_printed(paper: Any) -> Non
 
 
 def test_a_stopped_run_draws_no_more(paper: Any) -> None:
-    """What is said then, from a signal's handler, stands below the lines of the stages at work."""
+    """The farewell, printed from a signal handler, is below the lines of the running stages."""
     terminal = paper("stdout", "stderr")
     with pytest.raises(KeyboardInterrupt):
         display = Display()
@@ -263,7 +263,7 @@ def test_a_stage_is_alone_until_another_begins() -> None:
 
 
 def test_a_run_may_end_while_a_stage_speaks() -> None:
-    """The listener is taken away by the thread that ends the run."""
+    """The thread that ends the run removes the listener."""
     lines: list[str] = []
 
     class Listening:

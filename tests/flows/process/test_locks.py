@@ -76,13 +76,13 @@ def test_a_record_is_left_while_dvc_runs_in_the_folder(rwlock: Path) -> None:
     inner = root / ".retemper/sweep/tree-0"
     (inner / ".dvc").mkdir(parents=True)
     (root / "data").mkdir()
-    for folder, repaired in ((root, False), (root / "data", False), (root.parent, True), (inner, True)):
+    for folder, expected in ((root, False), (root / "data", False), (root.parent, True), (inner, True)):
         rwlock.write_text("")
         dvc = subprocess.Popen([sys.executable, str(program)], cwd=folder, stdout=subprocess.PIPE)
         assert dvc.stdout is not None
         dvc.stdout.readline()
         time.sleep(0.05)
-        assert repair(rwlock) is repaired
+        assert repair(rwlock) is expected
         dvc.kill()
         dvc.wait()
 

@@ -27,7 +27,7 @@ class Terminal:
         self._readable.register(self._screen, select.POLLIN)
 
     def read(self, seconds: float, pattern: str = "\\Z.") -> bool:
-        """Take in what is shown until a pattern is; False where that does not come, or the program ends."""
+        """Read until a pattern is shown; False if it never is, or the program ends."""
         deadline = time.monotonic() + seconds
         while not re.search(pattern, self.text):
             if time.monotonic() > deadline:

@@ -116,14 +116,14 @@ class Repository:
         return (self.folder / name).read_text()
 
     def upgrade(self, **wish: object) -> list[str]:
-        """`retemper upgrade`, here; the lines that it tells."""
+        """`retemper upgrade` in this folder; the lines that it reports."""
         lines: list[str] = []
         with chdir(self.folder):
             assert upgrade(Wish(**wish), lines.append) == 0  # type: ignore[arg-type]
         return lines
 
     def state(self) -> tuple[str, str, str, list[str]]:
-        """Commit, references, changes, and what lies about."""
+        """Commit, references, changes, and leftover files."""
         leftovers = [path.name for path in (self.folder / ".retemper").glob("*") if path.name not in ("run.lock", "digests.json")]
         return self.git("rev-parse", "HEAD"), self.git("for-each-ref"), self.git("status", "--porcelain"), leftovers
 

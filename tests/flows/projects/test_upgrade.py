@@ -107,7 +107,7 @@ def test_another_revision_is_taken_by_branch_tag_or_commit(source: Repository, m
 
 
 def test_old_parameters_under_new_code_are_migrated_too(source: Repository, make: Make) -> None:
-    """Who has merged the code by hand, say."""
+    """As after a merge of the code by hand."""
     source.commit(SECOND)
     project = make("new")
     project.commit({"retraining.yaml": "first: x\n"})

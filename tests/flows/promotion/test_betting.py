@@ -46,8 +46,8 @@ def test_groups_of_several_sizes_are_as_in_a_plain_loop(c: float) -> None:
     assert (log_capital(sums, c, 0.02, sizes=np.ones(50)) == log_capital(sums, c, 0.02)).all()
     assert lower_bound(sums, 0.05, sizes) <= sums.sum() / sizes.sum()
     assert shows_more(sums, lower_bound(sums, 0.05, sizes) - 2e-5, 0.05, sizes=sizes)
-    won = np.ones(200)
-    assert lower_bound(won / 2, 0.05, won / 2) > 0.9, "groups half as large, which gain 1 on each query"
+    gains = np.ones(200)
+    assert lower_bound(gains / 2, 0.05, gains / 2) > 0.9, "groups half as large, which gain 1 on each query"
 
 
 def test_a_case_worked_out_by_hand() -> None:

@@ -24,8 +24,8 @@ def better(gain: float, values: dict[str, float] = OLD) -> dict[str, float]:
     return {query: value + gain + NOISE[query] for query, value in values.items()}
 
 
-def verdict(new: dict[str, float], old: dict[int, dict[str, float]] | None = None, *, rule: Any = (), **more: Any) -> Verdict:
-    return decide(Evidence(new, old or {1: OLD}, **more), "m", Promotion(**dict(rule)))
+def verdict(new: dict[str, float], old: dict[int, dict[str, float]] | None = None, *, rule: Any = (), **evidence: Any) -> Verdict:
+    return decide(Evidence(new, old or {1: OLD}, **evidence), "m", Promotion(**dict(rule)))
 
 
 def test_what_chose_has_no_say() -> None:

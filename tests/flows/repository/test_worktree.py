@@ -112,7 +112,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(tree: Path, source: str) -> Path:
-    """Name a folder, which is made, as the encoder of a tree; its absolute path."""
+    """Make a folder, set it as the encoder of a tree, and return its absolute path."""
     Path(source).mkdir(parents=True)
     (tree / "params.yaml").write_text(f"encoder: {{source: {source}}}\n")
     return Path(source).resolve()
@@ -155,7 +155,7 @@ def test_a_source_that_is_another_one_from_a_tree_is_refused(tree: Path, source:
 
 
 def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_path: Path) -> None:
-    """As that of `retemper reproduce --into`."""
+    """As in a tree made by `retemper reproduce --into`."""
     far_tree = tmp_path / "far/away"
     far_tree.mkdir(parents=True)
     target = put(tree, "../x")

@@ -243,7 +243,7 @@ def test_whatever_goes_wrong_is_one_line_of_history(
 
 
 def test_a_wrong_key_in_export_yaml_is_a_failure_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a schedule fails every week, and nobody is told."""
+    """Otherwise a schedule would fail every week without a notice."""
     notices: list[tuple[str, str]] = []
     monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: notices.append((event, text)))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
@@ -271,9 +271,9 @@ def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_no
     assert [entry.result for entry in history.read_history(tmp_path)] == ["killed", "failed", "failed"]
 
 
-def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
     digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
-    return champion.Champion(number, "a", cause, when, digests=digests, **more)
+    return champion.Champion(number, "a", cause, when, digests=digests, **fields)
 
 
 COMPARED = "a against champion/1: https://***@host is unavailable"
@@ -300,7 +300,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoder", "corpus", "more", "champions", "result", "message"),
+    ("encoder", "corpus", "changes", "champions", "result", "message"),
     [
         ("e1", "c1", {}, [("first", "e1", "c1")], "unchanged", "a is champion/1 itself"),
         ("e1", "c2", {}, [("first", "e1", "c1")], "promoted", "a is the model of champion/1, with new data"),
@@ -325,15 +325,15 @@ def test_what_is_done_without_a_test(
     *,
     encoder: str,
     corpus: str,
-    more: dict[str, str],
+    changes: dict[str, str],
     champions: Any,
     result: str,
     message: str,
 ) -> None:
     """A pipeline that made `encoder` over `corpus`; what cannot be done without a comparison fails, and so does the checkout at the end."""
     monkeypatch.chdir(tmp_path)
-    outs = {"data/encoders/a": encoder, "data/indexes/a": more.get("index", f"{encoder}{corpus}"), "data/corpus": corpus}
-    tokenize = {"params": {"data/params.json": {"text": {"separator": more.get("separator", " ")}}}}
+    outs = {"data/encoders/a": encoder, "data/indexes/a": changes.get("index", f"{encoder}{corpus}"), "data/corpus": corpus}
+    tokenize = {"params": {"data/params.json": {"text": {"separator": changes.get("separator", " ")}}}}
     lock = {"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in outs.items()]}, "tokenize": tokenize}}
     Path("dvc.lock").write_text(json.dumps(lock))
     Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
@@ -358,7 +358,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     fusion_flags: list[bool] = []
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: fusion_flags.append(fused) or "a")
-    Path("retraining.yaml").write_text(f"promotion: {{fusions: {str(not more).lower()}}}\n")
+    Path("retraining.yaml").write_text(f"promotion: {{fusions: {str(not changes).lower()}}}\n")
     monkeypatch.setattr(champion, "read_champions", lambda _: records)
     monkeypatch.setattr(champion, "record_of", lambda *_: {})
     monkeypatch.setattr(champion, "crown", lambda _, new, *__: crownings.append(new))
@@ -378,7 +378,7 @@ def test_what_is_done_without_a_test(
     assert out[4].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
     assert out[5] == "pipeline"
     assert outcome.result == result
-    assert fusion_flags == [not more], "promotion.fusions says whether a fusion may be the candidate"
+    assert fusion_flags == [not changes], "promotion.fusions says whether a fusion may be the candidate"
     assert message in outcome.reason
     assert "secret" not in outcome.reason
     assert [crowning.cause for crowning in crownings] == (["data"] if result == "promoted" else [])

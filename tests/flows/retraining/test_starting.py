@@ -16,10 +16,10 @@ HYBRID = {"bm25": {"k1": 0.9}, "hybrid": {"first": "bm25", "second": "star_adore
 ROUND = {"init": "from_champion", "negatives": "none", "steps": 0}
 
 
-def start_of(recipe: dict[str, Any], model: str, **more: Any) -> Start:
+def start_of(recipe: dict[str, Any], model: str, **fields: Any) -> Start:
     dense = "star_adore" if model == "hybrid" else model
     fusion = HYBRID if model == "hybrid" else {}
-    return Start("champion/3", model, Parts({}, {}, {dense: "encoder"}, fusion), recipe, recipe, **{"origins": {}, "number": 3, **more})
+    return Start("champion/3", model, Parts({}, {}, {dense: "encoder"}, fusion), recipe, recipe, **{"origins": {}, "number": 3, **fields})
 
 
 def made(full_params: dict[str, Any], model: str, mode: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -88,7 +88,7 @@ def test_what_was_decided_without_the_remote_is_settled_when_it_is_back(pair: tu
 
 
 def test_a_rollback_during_a_retraining(pair: tuple[Any, Any]) -> None:
-    """By hand, on the other machine, and fetched here by whoever: the comparison is made again."""
+    """Done by hand on the other machine and fetched here: the comparison is made again."""
     _, second = pair
     second.retrain()
     second.add(*[1.2] * 20)

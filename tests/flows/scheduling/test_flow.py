@@ -17,11 +17,11 @@ from flows.scheduling import flow
 def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each minute, perhaps."""
+    """A schedule may start one every minute."""
 
-    def work(_project: Path, _tree: Any, begun: Any, **options: Any) -> Any:
+    def work(_project: Path, _tree: Any, record: Any, **options: Any) -> Any:
         pipeline.run_pipeline(**options)
-        return replace(begun, result="unchanged", reason="as it was")
+        return replace(record, result="unchanged", reason="as it was")
 
     events: list[str] = []
     monkeypatch.chdir(tmp_path)

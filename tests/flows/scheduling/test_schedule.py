@@ -182,7 +182,7 @@ class Served:
         return [(state["name"], state["message"] or "") for state in started]
 
     def stop(self, number: int) -> None:
-        """Ended by the signal, and nothing is left."""
+        """Stop it by the signal; no process is left."""
         self.process.send_signal(number)
         assert self.process.wait(timeout=300) == (0 if number != signal.SIGKILL else -9)
         assert self.project.gone(), self.project.processes()

@@ -146,7 +146,7 @@ class FakeHub:
         monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", create_commit)
 
     def folder(self, folder: Path) -> Path:
-        """What was sent, as someone who downloads it has it."""
+        """What was uploaded, as a download would have it."""
         for name, content in self.operations:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
