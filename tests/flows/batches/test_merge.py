@@ -43,16 +43,16 @@ def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
     out, stamp = tmp_path / "out", tmp_path / "stamp.json"
     merge_folders(folders, out, stamp)
     documents: dict[str, str] = {}
-    judged: dict[tuple[str, str], int] = {}
+    grades: dict[tuple[str, str], int] = {}
     for docs, _, dev in batches:
         documents |= docs
-        judged |= dev
+        grades |= dev
     assert read(out / "corpus.jsonl") == documents
     assert list(read(out / "corpus.jsonl")) == ["d1", "d2", "d3"], "in the order of first appearance"
     assert read(out / "queries.jsonl") == {"q1": "what", "q2": "who"}
     lines = (out / "qrels/dev.tsv").read_text().splitlines()
     assert lines[0] == "query-id\tcorpus-id\tscore"
-    assert {(q, d): int(grade) for q, d, grade in (line.split("\t") for line in lines[1:])} == judged
+    assert {(q, d): int(grade) for q, d, grade in (line.split("\t") for line in lines[1:])} == grades
     assert {path.name for path in out.iterdir()} == {"corpus.jsonl", "queries.jsonl", "qrels"}
 
     before = (out / "corpus.jsonl").stat().st_mtime_ns
@@ -70,7 +70,7 @@ def test_a_first_row_is_a_header_just_where_prepare_reads_one(tmp_path: Path) ->
         (folder / "qrels/dev.tsv").write_text(f"{row}\nq2\td1\t1\n")
         merge_folders([folder], tmp_path / f"out{number}", tmp_path / f"stamp{number}.json")
         before, after = (list(qrels(place / "qrels/dev.tsv")) for place in (folder, tmp_path / f"out{number}"))
-        assert [one[1:] for one in after] == [one[1:] for one in before], row
+        assert [record[1:] for record in after] == [record[1:] for record in before], row
 
 
 def test_a_wrong_grade_in_the_first_row_stays_for_prepare_to_refuse(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("corpus.jsonl", '{"_id": "d1"}\n{"text": 1}\n', "corpus.jsonl:2: found no JSON object with _id"),
         ("corpus.jsonl", "[]\n", "corpus.jsonl:1: found no JSON object with _id"),
@@ -137,12 +137,12 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("qrels/dev.tsv", "corpus-id\tquery-id\tscore\n1\t2\t1\n", ":1: found columns corpus-id, query-id, score, expected query-id"),
     ],
 )
-def test_an_invalid_line_is_refused_and_nothing_is_left(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_an_invalid_line_is_refused_and_nothing_is_left(tmp_path: Path, name: str, text: str, message: str) -> None:
     folder = beir(tmp_path / "batch", {"d0": "zero"})
     (folder / name).write_text(text)
     with pytest.raises(UserError) as refusal:
         merge_folders([folder], tmp_path / "out", tmp_path / "stamp")
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
 
@@ -162,7 +162,7 @@ def test_weights_and_csv_are_merged_in_beir_form(tmp_path: Path) -> None:
         "q1\td3\t2\t1",
     ]
     assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one", "d2": "two", "d3": "three\nlines"}
-    assert [one.weight for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [1, 0.25, 1]
+    assert [qrel.weight for qrel in qrels(tmp_path / "out/qrels/dev.tsv")] == [1, 0.25, 1]
 
 
 def test_weights_in_csv_go_on(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_weights_in_csv_go_on(tmp_path: Path) -> None:
     (tmp_path / "1/qrels").mkdir(parents=True)
     (tmp_path / "1/qrels/dev.csv").write_text("query,weight,doc,grade\nq1,0.1,d2,1\nq1,,d3,1\n")
     merge_folders([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
-    assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1), ("d3", 1)]
+    assert [(qrel.doc, qrel.weight) for qrel in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1), ("d3", 1)]
 
 
 def test_a_batch_with_semicolons_is_merged(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_batch_with_semicolons_is_merged(tmp_path: Path) -> None:
     (tmp_path / "1/negatives.csv").write_text("query;doc;score\nq1;d3;0,5\n")
     merge_folders([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
     assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one; and, more"}
-    assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1)]
+    assert [(qrel.doc, qrel.weight) for qrel in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1)]
     assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td3\n"
 
 
@@ -195,19 +195,19 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None
     (folders[3] / "qrels/dev.tsv").rename(folders[3] / "qrels/test.tsv")
     out = tmp_path / OUT
     merge_folders(folders, out, tmp_path / STAMP)
-    how = "to exclude a batch, begin its name with a dot"
+    remedy = "to exclude a batch, begin its name with a dot"
     for place, files in {
         "qrels/dev.tsv:3": ["2/qrels/dev.tsv"],
         "qrels/dev.tsv": ["1/qrels/dev.tsv", "2/qrels/dev.tsv", "3/qrels/dev.tsv"],
         "corpus.jsonl:4": ["4/corpus.csv"],
         "queries.jsonl:1": ["4/queries.csv"],
     }.items():
-        said = f"prepare: {out}/{place}: wrong"
+        message = f"prepare: {out}/{place}: wrong"
         merged = ", ".join(str(tmp_path / file) for file in files)
-        assert name_batches(said, tmp_path) == f"{said} (merged from {merged}; {how})"
-    said = f"{out}/queries.jsonl: wrong"
-    told = name_batches(said, tmp_path)
-    assert told.startswith(f"{said} (merged from {tmp_path}/2/queries.jsonl, ") and " and 1 earlier;" in told
+        assert name_batches(message, tmp_path) == f"{message} (merged from {merged}; {remedy})"
+    message = f"{out}/queries.jsonl: wrong"
+    named = name_batches(message, tmp_path)
+    assert named.startswith(f"{message} (merged from {tmp_path}/2/queries.jsonl, ") and " and 1 earlier;" in named
     for other in (f"{out}/stats.json: wrong", "train@a: failed with status 1", f"{tmp_path}/1/corpus.jsonl:1: wrong"):
         assert name_batches(other, tmp_path) == other
     (folders[1] / "qrels/dev.tsv").unlink()

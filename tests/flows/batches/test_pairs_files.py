@@ -56,13 +56,13 @@ def take(project: Path) -> Take:
 
 def data(folder: Path) -> dict[str, Any]:
     """Documents, queries, and judged pairs by split of a BEIR folder."""
-    found: dict[str, Any] = {
-        name: {one["_id"]: one["text"] for line in (folder / f"{name}.jsonl").read_text().splitlines() if (one := json.loads(line))}
+    contents: dict[str, Any] = {
+        name: {row["_id"]: row["text"] for line in (folder / f"{name}.jsonl").read_text().splitlines() if (row := json.loads(line))}
         for name in ("corpus", "queries")
     }
     for file in (folder / "qrels").glob("*.tsv"):
-        found[file.stem] = {tuple(line.split("\t")[:2]) for line in file.read_text().splitlines()[1:]}
-    return found
+        contents[file.stem] = {tuple(line.split("\t")[:2]) for line in file.read_text().splitlines()[1:]}
+    return contents
 
 
 def merged(project: Path) -> dict[str, Any]:
@@ -70,23 +70,23 @@ def merged(project: Path) -> dict[str, Any]:
 
 
 def test_a_file_is_more_rows_of_the_data_sets_file(project: Path, take: Take) -> None:
-    more = ["QUESTION  3,answer 3", "question 5,another answer", *rows(60, 110)]
-    write(project / "inbox/a.csv", "question,answer", *more)
+    added = ["QUESTION  3,answer 3", "question 5,another answer", *rows(60, 110)]
+    write(project / "inbox/a.csv", "question,answer", *added)
     assert take()["a.csv"].state == "accepted"
-    whole = write(project / "whole.csv", "question,answer", *rows(0, 60), *more)
-    got, wanted = merged(project), read(whole)
-    assert got["corpus"] == {one.id: one.text for one in wanted.documents()}
+    whole = write(project / "whole.csv", "question,answer", *rows(0, 60), *added)
+    actual, expected = merged(project), read(whole)
+    assert actual["corpus"] == {record.id: record.text for record in expected.documents()}
     for split in ("train", "dev", "test"):
-        assert got[split] == {(one.query, one.doc) for one in wanted.qrels[split]()} != set()
-    assert got["queries"][digest("question 3")] == "QUESTION  3", "the later words count, as with every batch"
+        assert actual[split] == {(record.query, record.doc) for record in expected.qrels[split]()} != set()
+    assert actual["queries"][digest("question 3")] == "QUESTION  3", "the later words count, as with every batch"
 
 
 def test_every_form_is_read(project: Path, take: Take) -> None:
-    found = project / "inbox"
-    write(found / "a.tsv", "query\ttext", "one\teins")
-    write(found / "b.csv", "Question;Answer", "two;zwei")
-    (found / "c.jsonl.gz").write_bytes(gzip.compress(b'{"anchor": "three", "positive": "drei"}\n'))
-    pq.write_table(pa.table({"query": ["four"], "passage": ["vier"]}), found / "d.parquet")
+    folder = project / "inbox"
+    write(folder / "a.tsv", "query\ttext", "one\teins")
+    write(folder / "b.csv", "Question;Answer", "two;zwei")
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(b'{"anchor": "three", "positive": "drei"}\n'))
+    pq.write_table(pa.table({"query": ["four"], "passage": ["vier"]}), folder / "d.parquet")
     assert [(batch.state, batch.new) for batch in take().values()] == [("accepted", 1)] * 4
     assert {"eins", "zwei", "drei", "vier"} < {*merged(project)["corpus"].values()}
 
@@ -95,10 +95,10 @@ def test_columns_are_those_that_the_data_set_names(project: Path, take: Take) ->
     write(project / "faq.csv", "Frage,Antwort,id", "eins,one,7", "zwei,two,7")
     write(project / "inbox/a.csv", "Antwort,Frage,id", "three,drei,7")
     write(project / "inbox/b.csv", "question,answer", "four,vier")
-    found = take(source="pairs:faq.csv#query=Frage,passage=Antwort,id=")
-    assert found["a.csv"].state == "accepted"
+    batches = take(source="pairs:faq.csv#query=Frage,passage=Antwort,id=")
+    assert batches["a.csv"].state == "accepted"
     assert {*merged(project)["corpus"].values()} == {"one", "two", "three"}
-    assert f"{project}/inbox/b.csv:1: found columns question, answer, expected Frage" in found["b.csv"].reason
+    assert f"{project}/inbox/b.csv:1: found columns question, answer, expected Frage" in batches["b.csv"].reason
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_columns_are_those_that_the_data_set_names(project: Path, take: Take) ->
     ],
 )
 def test_records_that_are_named_in_another_way_are_refused(project: Path, take: Take, base: str, batch: str, problem: str) -> None:
-    """Else an equal answer would be a document of its own."""
+    """Otherwise an equal answer would become a second document."""
 
     def table(path: Path, header: str) -> None:
         write(path, header, *(",".join(f"{name} {n}".replace("id ", "id") for name in header.split(",")) for n in range(3)))
@@ -119,9 +119,9 @@ def test_records_that_are_named_in_another_way_are_refused(project: Path, take: 
     table(project / "faq.csv", base)
     table(project / "inbox/a.csv", batch)
     table(project / "inbox/b.csv", base)
-    found = take()
-    assert found["a.csv"].state == "quarantined" and problem in found["a.csv"].reason
-    assert (found["b.csv"].state, found["b.csv"].new) == ("accepted", 0)
+    batches = take()
+    assert batches["a.csv"].state == "quarantined" and problem in batches["a.csv"].reason
+    assert (batches["b.csv"].state, batches["b.csv"].new) == ("accepted", 0)
 
 
 def test_ids_of_the_file_match_and_an_answer_is_replaced(project: Path, take: Take) -> None:
@@ -134,23 +134,23 @@ def test_ids_of_the_file_match_and_an_answer_is_replaced(project: Path, take: Ta
 
 
 def test_known_queries_keep_their_split(project: Path, take: Take) -> None:
-    """Here the data set's own splits, by a column and in a BEIR folder, are not those of a hash."""
-    own = {f"question {n}": "test" if n % 3 else "dev" for n in range(60)} | {"question 0": "train"}
-    write(project / "faq.csv", "question,answer,split", *(f"{text},a {text},{split}" for text, split in own.items()))
-    write(project / "inbox/a.csv", "question,answer", *(f"{text.upper()},b" for text in own), *rows(100, 200))
+    """The data set's own splits, from a column or a BEIR folder, differ here from those of a hash."""
+    splits = {f"question {n}": "test" if n % 3 else "dev" for n in range(60)} | {"question 0": "train"}
+    write(project / "faq.csv", "question,answer,split", *(f"{text},a {text},{split}" for text, split in splits.items()))
+    write(project / "inbox/a.csv", "question,answer", *(f"{text.upper()},b" for text in splits), *rows(100, 200))
     rule = Intake(inbox="inbox", gate=Gate(shift=None))
     assert take(rule)["a.csv"].state == "accepted"
-    got = merged(project)
-    assert {split: len(got[split]) for split in ("train", "dev", "test")} == {"train": 2 + 100, "dev": 2 * 19, "test": 2 * 40}, (
+    contents = merged(project)
+    assert {split: len(contents[split]) for split in ("train", "dev", "test")} == {"train": 2 + 100, "dev": 2 * 19, "test": 2 * 40}, (
         "new ones are of train, since the data set's file has rows of dev and test"
     )
     base = project / "base"
     shutil.copytree(project / ".retemper/dataset", base)
-    write(project / "inbox/a.csv", "question,answer", *(f"{text},c" for text in own), *rows(200, 300))
-    found = take(rule, "beir:base")
-    assert found["a.csv"].state == "accepted"
-    got, hashed = merged(project), [Shares(0.1, 0.1).split("train", f"question {n}") for n in range(200, 300)]
-    assert {split: len(got[split]) for split in ("dev", "test")} == {
+    write(project / "inbox/a.csv", "question,answer", *(f"{text},c" for text in splits), *rows(200, 300))
+    batches = take(rule, "beir:base")
+    assert batches["a.csv"].state == "accepted"
+    contents, hashed = merged(project), [Shares(0.1, 0.1).split("train", f"question {n}") for n in range(200, 300)]
+    assert {split: len(contents[split]) for split in ("dev", "test")} == {
         "dev": 3 * 19 + hashed.count("dev"),
         "test": 3 * 40 + hashed.count("test"),
     }
@@ -169,17 +169,17 @@ def test_what_is_wrong_is_told_by_the_row(project: Path, take: Take) -> None:
     write(place / "notes.txt", "not a batch")
     write(place / "~$faq.xlsx", "a lock of Excel's")
     assert Shares(0.1, 0.1).split("train", "question 1") == "train"
-    found = take()
-    assert {name: batch.state for name, batch in found.items()} == dict.fromkeys(
+    batches = take()
+    assert {name: batch.state for name, batch in batches.items()} == dict.fromkeys(
         ("a.csv", "b.csv", "c.csv", "d.csv", "e.jsonl", "f.xlsx", "g.csv.zst"), "quarantined"
     )
-    assert f"{place}/a.csv:3: found 3 cells, expected 2" in found["a.csv"].reason
-    assert found["b.csv"].reason == f"1 empty text: {place}/b.csv:3: the document has an empty title and text"
-    assert f"{place}/c.csv:3: query {digest('question 1')!r}" in found["c.csv"].reason
-    assert found["c.csv"].lines[0].startswith(f"{place}/c.csv:3: ")
-    assert f"{place}/d.csv: found no row" in found["d.csv"].reason
-    assert f"{place}/e.jsonl:2: " in found["e.jsonl"].reason
-    assert found["f.xlsx"].reason.endswith("save it as CSV in UTF-8") and found["g.csv.zst"].reason.endswith("unpack it")
+    assert f"{place}/a.csv:3: found 3 cells, expected 2" in batches["a.csv"].reason
+    assert batches["b.csv"].reason == f"1 empty text: {place}/b.csv:3: the document has an empty title and text"
+    assert f"{place}/c.csv:3: query {digest('question 1')!r}" in batches["c.csv"].reason
+    assert batches["c.csv"].lines[0].startswith(f"{place}/c.csv:3: ")
+    assert f"{place}/d.csv: found no row" in batches["d.csv"].reason
+    assert f"{place}/e.jsonl:2: " in batches["e.jsonl"].reason
+    assert batches["f.xlsx"].reason.endswith("save it as CSV in UTF-8") and batches["g.csv.zst"].reason.endswith("unpack it")
 
 
 def test_a_fixed_file_is_read_again(project: Path, take: Take) -> None:
@@ -217,9 +217,9 @@ def test_an_unreadable_file_keeps_only_itself_out(project: Path, take: Take, mon
         write(project / f"inbox/{name}.csv", "question,answer", f"{name},x {name}")
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "a.csv" and access(path, mode))  # root may read all
-    found = take()
-    assert (found["a.csv"].state, found["b.csv"].state) == ("quarantined", "accepted")
-    assert found["a.csv"].reason == f"{project}/inbox/a.csv: no permission to read it, expected a file of pairs; give access"
+    batches = take()
+    assert (batches["a.csv"].state, batches["b.csv"].state) == ("quarantined", "accepted")
+    assert batches["a.csv"].reason == f"{project}/inbox/a.csv: no permission to read it, expected a file of pairs; give access"
 
 
 def test_a_file_that_is_gone_is_missing(project: Path, take: Take) -> None:
@@ -237,8 +237,8 @@ def test_a_file_is_a_whole_data_set_under_replace(project: Path) -> None:
     batch = take_in(rule, BASE, project, say=lambda _: None).batches[0]
     assert "expected some to compare a new model with the champion" in batch.reason and "/.retemper/" not in batch.reason
     write(project / "inbox/a.csv", "Frage,answer", *rows(0, 100))
-    taken = take_in(rule, "pairs:faq.csv#query=Frage,passage=answer", project, say=lambda _: None)
-    assert taken.spec == f"pairs:{project}/inbox/a.csv#query=Frage,passage=answer"
+    outcome = take_in(rule, "pairs:faq.csv#query=Frage,passage=answer", project, say=lambda _: None)
+    assert outcome.spec == f"pairs:{project}/inbox/a.csv#query=Frage,passage=answer"
 
 
 def test_forgotten_records_are_in_no_folder(project: Path, take: Take) -> None:
@@ -251,7 +251,7 @@ def test_forgotten_records_are_in_no_folder(project: Path, take: Take) -> None:
 
 
 def test_what_the_project_has_forgotten_stays_out_of_a_worktree(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose commit may be older than forgotten.txt: the file in the inbox still has the record."""
+    """The worktree's commit may be older than forgotten.txt, and the file in the inbox still has the record."""
     write(project / "inbox/a.csv", "question,answer", "one,secret words", "two,zwei")
     write(project / "forgotten.txt", f"document {mark('document', digest('secret words'))} 2026-11-29")
     tree = project / "tree"
@@ -263,8 +263,8 @@ def test_what_the_project_has_forgotten_stays_out_of_a_worktree(project: Path, m
 
 def test_check_reads_a_file_anywhere(project: Path) -> None:
     file = write(project / "new.csv", "question,answer", "one,eins", *rows(0, 5))
-    found = check_folder(RULE, BASE, project, folder=file)
-    assert (found.name, found.state, found.documents, found.new) == ("new.csv", "accepted", 6, 1)
+    checked = check_folder(RULE, BASE, project, folder=file)
+    assert (checked.name, checked.state, checked.documents, checked.new) == ("new.csv", "accepted", 6, 1)
     assert not [*(project / FOLDER).glob("*/new.csv")], "nothing of it is kept"
     check_folder(RULE, BASE, project, folder=project / "faq.csv")
     assert [*(project / FOLDER).glob("*/faq.csv")], "the data set's own, which others may be reading, is"

@@ -8,21 +8,21 @@ from flows.batches.places import new_place
 from tasks.core.errors import UserError
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_new_or_empty_folder_appears_whole(tmp_path: Path, there: bool) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_new_or_empty_folder_appears_whole(tmp_path: Path, exists: bool) -> None:
     folder = tmp_path / "out"
-    if there:
+    if exists:
         folder.mkdir()
-    with new_place(folder) as made:
-        (made / "a").write_text("1")
+    with new_place(folder) as place:
+        (place / "a").write_text("1")
         assert not (folder / "a").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (folder / "a").read_text() == "1"
 
 
 def test_nothing_is_left_of_what_fails(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no"), new_place(tmp_path / "out") as made:
-        (made / "a").write_text("1")
+    with pytest.raises(ValueError, match="no"), new_place(tmp_path / "out") as place:
+        (place / "a").write_text("1")
         raise ValueError("no")
     assert not list(tmp_path.iterdir())
 
@@ -31,8 +31,8 @@ def test_nothing_is_left_of_what_fails(tmp_path: Path) -> None:
 def test_what_has_come_to_be_there_stays(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "out"
     other = folder if kind == "file" else folder / "mine"
-    with pytest.raises(UserError, match="something else was put there"), new_place(folder) as made:
-        (made / "a").write_text("1")
+    with pytest.raises(UserError, match="something else was put there"), new_place(folder) as place:
+        (place / "a").write_text("1")
         other.parent.mkdir(exist_ok=True)
         other.write_text("mine")
     assert other.read_text() == "mine"

@@ -31,24 +31,26 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("texts", FORMS.values(), ids=list(FORMS))
-def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, packed: bool, texts: dict[str, str]) -> None:
+def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, compressed: bool, texts: dict[str, str]) -> None:
     (tmp_path / "qrels").mkdir()
     for name, text in texts.items():
         file = tmp_path / name
-        if packed:
+        if compressed:
             file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(text.encode()))
         else:
             file.write_text(text)
     source, files = csv_tables.read(tmp_path), files_of(tmp_path)
-    assert [(str(one.at), *one[1:]) for one in source.documents()] == [tuple(one) for one in documents(files, pytest.fail)]
-    assert [(str(one.at), one.id, one.text) for one in source.queries[""]()] == [tuple(one) for one in queries(files, pytest.fail)]
-    assert [tuple(one)[1:] for one in source.qrels["dev"]()] == [tuple(one)[1:] for one in judgments(files, "dev", pytest.fail)]
+    assert [(str(record.at), *record[1:]) for record in source.documents()] == [tuple(record) for record in documents(files, pytest.fail)]
+    assert [(str(record.at), record.id, record.text) for record in source.queries[""]()] == [
+        tuple(record) for record in queries(files, pytest.fail)
+    ]
+    assert [tuple(record)[1:] for record in source.qrels["dev"]()] == [tuple(record)[1:] for record in judgments(files, "dev", pytest.fail)]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("q1\td1", "found 2 columns ('q1\\td1'), expected 3"),
         ("q1\td1\tx", "found grade 'x', expected an integer"),
@@ -56,13 +58,13 @@ def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, packed: bool, texts: di
         ("q1\td1\t1\t0.5", "found 4 columns"),
     ],
 )
-def test_a_wrong_judgment_is_named_and_reading_goes_on(tmp_path: Path, line: str, said: str) -> None:
+def test_a_wrong_judgment_is_named_and_reading_goes_on(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "qrels").mkdir()
     file = tmp_path / "qrels/dev.tsv"
     file.write_text(f"query-id\tcorpus-id\tscore\n{line}\nq2\td2\t1\n")
-    told: list[str] = []
-    assert [one.query for one in judgments(files_of(tmp_path), "dev", told.append)] == ["q2"]
-    assert len(told) == 1 and told[0].startswith(f"{file}:2: {said}")
+    problems: list[str] = []
+    assert [judgment.query for judgment in judgments(files_of(tmp_path), "dev", problems.append)] == ["q2"]
+    assert len(problems) == 1 and problems[0].startswith(f"{file}:2: {message}")
 
 
 @pytest.mark.parametrize("grade", ["1.0", "-1e3", "nan"])
@@ -70,17 +72,17 @@ def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str
     file = tmp_path / "qrels/dev.tsv"
     file.parent.mkdir()
     file.write_text(f"q1\td1\t{grade}\nq2\td2\t1\n")
-    told: list[str] = []
-    assert [one.query for one in judgments(files_of(tmp_path), "dev", told.append)] == ["q2"]
-    assert told == [f"{file}:1: found grade '{grade}', expected an integer up to 1,000 (0 not relevant, 1 or more relevant)"]
+    problems: list[str] = []
+    assert [judgment.query for judgment in judgments(files_of(tmp_path), "dev", problems.append)] == ["q2"]
+    assert problems == [f"{file}:1: found grade '{grade}', expected an integer up to 1,000 (0 not relevant, 1 or more relevant)"]
 
 
 def test_columns_in_another_order(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/train.tsv").write_text("corpus_id\tquery_id\tscore\n1\t2\t1\n")
-    told: list[str] = []
-    assert list(judgments(files_of(tmp_path), "train", told.append)) == []
-    assert told == [
+    problems: list[str] = []
+    assert list(judgments(files_of(tmp_path), "train", problems.append)) == []
+    assert problems == [
         f"{tmp_path}/qrels/train.tsv:1: found columns corpus_id, query_id, score, expected query-id, corpus-id, score in this order"
     ]
 
@@ -90,18 +92,18 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "qrels/train.tsv").write_text(
         "query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td2\t1\t-1\nq1\td3\t1\tnan\nq1\td4\t1\t1e-50\n"
     )
-    told: list[str] = []
-    assert [one.weight for one in judgments(files_of(tmp_path), "train", told.append)] == [0.5]
-    assert [line.partition(": ")[2] for line in told] == [
+    problems: list[str] = []
+    assert [judgment.weight for judgment in judgments(files_of(tmp_path), "train", problems.append)] == [0.5]
+    assert [line.partition(": ")[2] for line in problems] == [
         f"found weight '{cell}', expected a number above 0 (1e-30 to 1e30), such as 0.5" for cell in ("-1", "nan", "1e-50")
     ]
     (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight \nq1\td1\t1\t0.5\n")
-    assert list(judgments(files_of(tmp_path), "train", told.append)) == [], "prepare does not take this header for one with weights"
-    assert "found 4 columns" in told[-1]
+    assert list(judgments(files_of(tmp_path), "train", problems.append)) == [], "prepare does not take this header for one with weights"
+    assert "found 4 columns" in problems[-1]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("corpus.jsonl", b'{"_id": "d1", "text": "\xff"}\n', ":1: not UTF-8 at byte 24"),
         ("corpus.jsonl", b'{"_id": "d1", "text": 3}\n', ":1: found text 3, expected a string"),
@@ -118,11 +120,11 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
         ("corpus.csv", b"name,text\nd1,x\n", ":1: found columns name, text, expected _id or id"),
     ],
 )
-def test_what_is_wrong_with_a_document(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_what_is_wrong_with_a_document(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    told: list[str] = []
-    list(documents(files_of(tmp_path), told.append))
-    assert told and said in told[0] and str(tmp_path / name) in told[0]
+    problems: list[str] = []
+    list(documents(files_of(tmp_path), problems.append))
+    assert problems and message in problems[0] and str(tmp_path / name) in problems[0]
 
 
 def test_two_forms_in_one_batch(tmp_path: Path) -> None:
@@ -138,9 +140,9 @@ def test_two_forms_in_one_batch(tmp_path: Path) -> None:
 
 def test_a_column_said_twice_and_qrels_that_would_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "corpus.csv").write_text("id,text,text\nd1,a,b\n")
-    told: list[str] = []
-    assert list(documents(files_of(tmp_path), told.append)) == []
-    assert told == [f"{tmp_path}/corpus.csv:1: found column text 2 times, expected it once"]
+    problems: list[str] = []
+    assert list(documents(files_of(tmp_path), problems.append)) == []
+    assert problems == [f"{tmp_path}/corpus.csv:1: found column text 2 times, expected it once"]
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/dev.TSV").touch()
     with pytest.raises(UserError, match=r"dev.TSV: found qrels that are not read, expected dev.csv or dev.tsv"):

@@ -55,28 +55,28 @@ def parts(model: str, factory: str = "f", entry: str = "") -> Parts:
 
 
 def test_a_fusion_is_made_of_every_encoder_bm25_and_its_weights() -> None:
-    found = parts("hybrid")
-    assert found.digests == {"encoder": "weights", "index": "f", "corpus": "corpus", "bm25": "words"}
-    assert found.fusion == {"bm25": {"k1": 0.9}, "hybrid": {"first": "bm25", "second": "tower", "method": "linear", "weight": 0.2}}
-    assert found.encoders == {"tower": "encoder"}
-    whole = parts("all")
-    assert whole.encoders == {"tower": "encoder", "star": "encoder.star"}
-    assert whole.paths["index.star"] == "data/indexes/star"
-    assert list(whole.fusion) == ["bm25", "hybrid", "all"]
+    hybrid = parts("hybrid")
+    assert hybrid.digests == {"encoder": "weights", "index": "f", "corpus": "corpus", "bm25": "words"}
+    assert hybrid.fusion == {"bm25": {"k1": 0.9}, "hybrid": {"first": "bm25", "second": "tower", "method": "linear", "weight": 0.2}}
+    assert hybrid.encoders == {"tower": "encoder"}
+    nested = parts("all")
+    assert nested.encoders == {"tower": "encoder", "star": "encoder.star"}
+    assert nested.paths["index.star"] == "data/indexes/star"
+    assert list(nested.fusion) == ["bm25", "hybrid", "all"]
     assert parts("star").fusion == {}
     deep = LOCK.format(factory="f", entry="").replace("first: bm25, second: tower", "first: bm25, second: tower, depth: 40")
-    records = {f"data/runs/{name}/fusion.json": record for name, record in whole.fusion.items()}
-    told = parts_of(parse_lock(deep, ""), "all", records.__getitem__, where="dvc.lock").fusion
-    assert told == whole.fusion | {"hybrid": {**whole.fusion["hybrid"], "depth": 40}}, "as deep as it was fused"
+    records = {f"data/runs/{name}/fusion.json": record for name, record in nested.fusion.items()}
+    fusion = parts_of(parse_lock(deep, ""), "all", records.__getitem__, where="dvc.lock").fusion
+    assert fusion == nested.fusion | {"hybrid": {**nested.fusion["hybrid"], "depth": 40}}, "as deep as it was fused"
 
 
 def test_the_same_model_over_other_data() -> None:
-    one, other = parts("hybrid"), parts("hybrid", factory="g")
-    assert one.digests != other.digests
-    assert is_same_model(one, other)
-    assert not is_same_model(one, parts("tower")), "one of its models alone"
-    weighted = {**one.fusion, "hybrid": {**one.fusion["hybrid"], "weight": 0.3}}
-    assert not is_same_model(one, replace(one, fusion=weighted))
+    hybrid, other = parts("hybrid"), parts("hybrid", factory="g")
+    assert hybrid.digests != other.digests
+    assert is_same_model(hybrid, other)
+    assert not is_same_model(hybrid, parts("tower")), "one of its models alone"
+    weighted = {**hybrid.fusion, "hybrid": {**hybrid.fusion["hybrid"], "weight": 0.3}}
+    assert not is_same_model(hybrid, replace(hybrid, fusion=weighted))
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_the_same_model_over_other_data() -> None:
     [("", "of_star"), (", index: Flat", "of_star"), (', index: "PQ8"', "own"), (', index: "PQ8", centroids: true', "own")],
 )
 def test_a_query_tower_without_an_index_is_served_by_its_rounds(entry: str, index: str) -> None:
-    """So a change of index.factory alone, which remakes that, is a change of the model as it is served."""
-    found = parts("tower", factory="of_star", entry=entry).digests
-    assert found == {"encoder": "weights", "index": index, "corpus": "corpus"}
+    """A change of index.factory alone remakes that index, so it changes the model as it is served."""
+    digests = parts("tower", factory="of_star", entry=entry).digests
+    assert digests == {"encoder": "weights", "index": index, "corpus": "corpus"}
     changed = parts("tower", factory="of_star_again", entry=entry).digests
-    assert (changed != found) == (index == "of_star")
+    assert (changed != digests) == (index == "of_star")
 
 
 def test_the_settings_of_a_model_are_those_that_its_stages_read() -> None:
@@ -100,19 +100,19 @@ def test_the_settings_of_a_model_are_those_that_its_stages_read() -> None:
         "fuse@hybrid": {"fuse.hybrid": {"first": "bm25", "second": "tower"}},
     }
     lock = {name: {"params": {"data/params.json": values}} for name, values in params.items()}
-    found = {"text": {"titles": True}, "tokenize": {"query_length": 32}, "encode": {"precision": "star"}, "index": {"factory": "star"}}
+    expected = {"text": {"titles": True}, "tokenize": {"query_length": 32}, "encode": {"precision": "star"}, "index": {"factory": "star"}}
     for model in ("star", "tower", "hybrid"):
-        assert settings_of(lock, model) == found
+        assert settings_of(lock, model) == expected
     assert settings_of(lock, "other")["index"] == {"factory": "other"}
     lock["adore@tower"] = {"params": {"data/params.json": {"adore.tower": {"round": "star", "index": "PQ8"}}}}
-    assert settings_of(lock, "hybrid") == found | {"indexes": ["PQ8"]}, "the same weights over another index are another model"
+    assert settings_of(lock, "hybrid") == expected | {"indexes": ["PQ8"]}, "the same weights over another index are another model"
     assert settings_of({}, "a") == {}
 
 
 def test_a_model_with_other_settings_is_another_one() -> None:
-    one = parts("star")
-    assert is_same_model(one, replace(one, digests={**one.digests, "index": "other", "corpus": "other"}))
-    assert not is_same_model(one, replace(one, settings={"text": {"separator": "|"}}))
+    star = parts("star")
+    assert is_same_model(star, replace(star, digests={**star.digests, "index": "other", "corpus": "other"}))
+    assert not is_same_model(star, replace(star, settings={"text": {"separator": "|"}}))
 
 
 def test_an_empty_lock() -> None:
@@ -149,10 +149,10 @@ def test_a_model_whose_run_is_not_committed_cannot_be_crowned_yet(tmp_path: Path
 def test_a_champion_of_a_newer_version_is_read(tmp_path: Path) -> None:
     git("init", "--quiet", folder=tmp_path)
     git("commit", "--quiet", "--allow-empty", "-m", "a", folder=tmp_path)
-    now = champion.Champion(1, "a", "first", "now", commit=git("rev-parse", "HEAD", folder=tmp_path))
+    crowned = champion.Champion(1, "a", "first", "now", commit=git("rev-parse", "HEAD", folder=tmp_path))
     record = {"model": "a", "cause": "first", "when": "now", "of_a_newer_version": 1}
     git("tag", "--annotate", "champion/1", "-m", f"champion/1: a\n\n{json.dumps(record)}", folder=tmp_path)
-    assert champion.read_champions(tmp_path) == [now]
+    assert champion.read_champions(tmp_path) == [crowned]
     del record["cause"]
     git("tag", "--force", "--annotate", "champion/1", "-m", f"champion/1: a\n\n{json.dumps(record)}", folder=tmp_path)
     with pytest.raises(UserError, match=r"^tag champion/1: found no record of a champion in its message"):
@@ -161,7 +161,7 @@ def test_a_champion_of_a_newer_version_is_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """A repository whose dvc.lock has a fusion of BM25 and `a`, and its commit. Outs are made where they are asked for."""
+    """A repository whose dvc.lock has a fusion of BM25 and `a`, and its commit. Outs are created when they are asked for."""
     git("init", "--quiet", folder=tmp_path)
     (tmp_path / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n"
@@ -178,7 +178,7 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
         "prepare: {cmd: x}",
         "bm25: {cmd: x}",
         "tokenize: {cmd: x}",
-        *(f"{one}: {{foreach: '${{{of}}}', do: {{cmd: x}}}}" for one, of in STAGES.items()),
+        *(f"{stage}: {{foreach: '${{{of}}}', do: {{cmd: x}}}}" for stage, of in STAGES.items()),
     )
     (tmp_path / "dvc.yaml").write_text(f"stages: {{{', '.join(stages)}}}\n")
     (tmp_path / "params.yaml").write_text("rounds: {a: {}}\nfuse: {hybrid: {}, lone: {}}\nrerank: {over: {}}\nreport: {metric: AP}\n")
@@ -227,8 +227,8 @@ def test_a_newer_model_at_head_is_noticed(
         "retemper: crowned a of the last retraining, but HEAD has a newer one; to crown that: retemper champion set HEAD:a"
     )
     assert set_champion(context, "HEAD:a") == 0 and "HEAD" not in capsys.readouterr().err
-    now = champion.current(folder)
-    assert now and now.digests["index"] == "other"
+    current = champion.current(folder)
+    assert current and current.digests["index"] == "other"
     lock.write_text(lock.read_text().replace("md5: other}", "md5: later}"))
     git("commit", "--quiet", "-am", "a retraining", folder=folder)
     git("branch", "--force", "retemper/retraining", "HEAD", folder=folder)
@@ -247,8 +247,8 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
     assert champion.describe(champion.choose(folder, f"{commit}:a")) == "champion/2: a (set)", "its metrics are lost"
     older = replace(crowned, settings={})
     assert champion.with_settings(folder, [older, crowned]) == [crowned, crowned], "records of before have those of their commit"
-    for given, shown in (("beir:/a/b/scifact", "beir:scifact"), (f"beir:{Path.cwd()}/data/x", "beir:data/x"), ("beir:../x", "beir:../x")):
-        assert f"  data      {shown} (" in champion.details(replace(crowned, data={"source": given}))
+    for source, label in (("beir:/a/b/scifact", "beir:scifact"), (f"beir:{Path.cwd()}/data/x", "beir:data/x"), ("beir:../x", "beir:../x")):
+        assert f"  data      {label} (" in champion.details(replace(crowned, data={"source": source}))
     assert "  hybrid    first bm25, second a, method linear, weight 0.2" in champion.details(crowned)
     assert champion.choose(folder, "hybrid").commit == commit, "it is found without a revision"
     with pytest.raises(UserError, match=rf"^dvc\.lock of commit {commit[:12]} has no encoder b, expected one of a, hybrid$"):
@@ -262,14 +262,14 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
 
 
 def test_a_fusion_that_was_taken_back_stays_so(fused: tuple[Path, str]) -> None:
-    """Its encoder alone is another model, and so is it with another weight."""
+    """Its encoder alone is another model, and so is the same fusion with another weight."""
     folder, commit = fused
-    for wanted in ("hybrid", "a"):
-        champion.choose(folder, f"{commit}:{wanted}")
+    for model in ("hybrid", "a"):
+        champion.choose(folder, f"{commit}:{model}")
     champions = champion.read_champions(folder)
-    made = champion.parts_at(folder, champions[0])
-    assert champion.find_rejected(champions, made) == champions[0]
-    other = replace(made, fusion={**made.fusion, "hybrid": {**made.fusion["hybrid"], "weight": 0.9}})
+    rejected = champion.parts_at(folder, champions[0])
+    assert champion.find_rejected(champions, rejected) == champions[0]
+    other = replace(rejected, fusion={**rejected.fusion, "hybrid": {**rejected.fusion["hybrid"], "weight": 0.9}})
     assert champion.find_rejected(champions, other) is None
     assert champion.find_rejected(champions, champion.parts_at(folder, champions[1])) is None, "it is the champion"
 
@@ -283,12 +283,12 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         decision.SCRATCH.mkdir(parents=True)
         raise UserError("its encoder is unavailable")
 
-    now = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"}, settings={"text": {}})
+    current = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"}, settings={"text": {}})
     for place, name, value in (
         (decision.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
         (decision.metrics, "best_model", "a"),
         (outlook, "measure_of", "nDCG@10"),
-        (champion, "read_champions", [now]),
+        (champion, "read_champions", [current]),
         (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (outlook, "take_in", None),
         (champion, "warn_if_lost", None),
@@ -298,31 +298,31 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(decision, "evaluate_champion", fail)
-    asked: list[dict[str, str]] = []
-    monkeypatch.setattr(decision.evidence, "choosing_metrics", lambda found, *_, groups: asked.append(groups) or found)
+    groupings: list[dict[str, str]] = []
+    monkeypatch.setattr(decision.evidence, "choosing_metrics", lambda metrics, *_, groups: groupings.append(groups) or metrics)
     qrels = pa.table([["q1", "q2"], ["d", "d"], [1, 1]], schema=QRELS)
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [qrels])
-    begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    record, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
     with pytest.raises(UserError, match="its encoder is unavailable"):
-        retrain._retrain_once(tmp_path, tree, begun, check=lambda: None, processes=Processes(), display=Display())
+        retrain._retrain_once(tmp_path, tree, record, check=lambda: None, processes=Processes(), display=Display())
     assert not decision.SCRATCH.exists()
-    assert asked == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
+    assert groupings == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
 
 
 def test_a_champion_that_is_lost_is_told_before_a_training(fused: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Only its encoders matter for a comparison. It is no error: a clone whose run makes the same model has it then."""
     folder, commit = fused
-    crowned, asked, warned = champion.choose(folder, f"{commit}:hybrid"), list[str](), list[str]()
+    crowned, requests, warnings = champion.choose(folder, f"{commit}:hybrid"), list[str](), list[str]()
 
     def lost(paths: Iterable[str], **_: object) -> None:
-        asked.extend(paths)
+        requests.extend(paths)
         raise UserError("data/encoders/a: neither in the cache nor on the remote")
 
     champion.warn_if_lost(folder, crowned, pytest.fail)
     monkeypatch.setattr(champion.outs, "refuse_lost", lost)
-    champion.warn_if_lost(folder, crowned, warned.append)
-    assert asked == ["data/encoders/a"]
-    (line,) = warned
+    champion.warn_if_lost(folder, crowned, warnings.append)
+    assert requests == ["data/encoders/a"]
+    (line,) = warnings
     assert line.startswith(
         "champion/1, with which a new model is compared: data/encoders/a: neither in the cache nor on the remote. Unless"
     )

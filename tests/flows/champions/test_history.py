@@ -17,9 +17,9 @@ from flows.retraining import decision, outlook, retrain
 from tasks.core.errors import UserError
 
 
-def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
     digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
-    return champion.Champion(number, "a", cause, when, digests=digests, **more)
+    return champion.Champion(number, "a", cause, when, digests=digests, **fields)
 
 
 def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
     ]
     monkeypatch.setattr(champion, "read_champions", lambda _: crownings)
     events = history.read_events(tmp_path)
-    assert [(one.result, one.champion, one.reason) for one in events] == [
+    assert [(event.result, event.champion, event.reason) for event in events] == [
         ("set", 2, "a of commit ffffffffff, by hand, in place of champion/1"),
         ("refused", None, "worse"),
         ("rollback", 3, "champion/1 again, by hand, in place of champion/2"),
@@ -78,36 +78,36 @@ def test_records_of_other_machines_are_between_those_of_this_one(tmp_path: Path,
         line = json.dumps(asdict(history.Ended(name, "refused", "", "now")))
         with (tmp_path / history.HISTORY).open("a") as lines:
             lines.write(f"{line}\n")
-    found = [one.id for one in history.read_history(tmp_path)]
-    assert found == ["theirs 1", "failed 1", "ours 1", "theirs 2", "failed 2", "ours 2", "failed 3"]
+    ids = [record.id for record in history.read_history(tmp_path)]
+    assert ids == ["theirs 1", "failed 1", "ours 1", "theirs 2", "failed 2", "ours 2", "failed 3"]
 
 
 def test_a_full_disk_makes_no_run_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".retemper").mkdir()
     (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(history.Ended("1", "killed", "killed half-way", "now"))))
-    said: list[str] = []
+    warnings: list[str] = []
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(history, "append_line", full)
-        history.remember(tmp_path, history.Ended("1", "refused", "worse", "now"), said.append)
-    assert said == [f"{history.HISTORY}: No space left on device; this retraining is missing there: retraining refused: worse"]
+        history.remember(tmp_path, history.Ended("1", "refused", "worse", "now"), warnings.append)
+    assert warnings == [f"{history.HISTORY}: No space left on device; this retraining is missing there: retraining refused: worse"]
     assert history.remember_killed(tmp_path) is None
     assert history.read_history(tmp_path) == []
 
 
-@pytest.mark.parametrize("recorded", [None, "promoted"])
+@pytest.mark.parametrize("on_branch", [None, "promoted"])
 def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: history.Result | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_branch: history.Result | None
 ) -> None:
-    """Also where it was killed after its last act, the promotion, which only the branch knows of."""
-    told: list[tuple[str, str, Any]] = []
-    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, _, **facts: told.append((event, text, facts["champion"])))
+    """Even if it was killed right after the promotion, which only the branch has recorded."""
+    notices: list[tuple[str, str, Any]] = []
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, _, **facts: notices.append((event, text, facts["champion"])))
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: (_ for _ in ()).throw(UserError("no")))
-    monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip" if recorded else None)
+    monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip" if on_branch else None)
     monkeypatch.setattr(retraining_tree, "records", lambda *_: ["commit"])
     dead = history.Ended("1", "killed", "killed half-way", "then")
     monkeypatch.setattr(history, "read_outcome", lambda *_: replace(dead, result="promoted", reason="better", champion=2))
@@ -116,10 +116,10 @@ def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
     (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(dead)))
     retrain.retrain(tmp_path)
     name = tmp_path.name
-    first = ("promoted", f"{name}: retraining promoted: better", 2) if recorded else ("killed", f"{name}: {dead.line}", None)
-    assert told == [first, ("failed", f"{name}: retraining failed: no", None)]
+    first = ("promoted", f"{name}: retraining promoted: better", 2) if on_branch else ("killed", f"{name}: {dead.line}", None)
+    assert notices == [first, ("failed", f"{name}: retraining failed: no", None)]
     retrain.retrain(tmp_path)
-    assert len(told) == 3, "once"
+    assert len(notices) == 3, "once"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
 def test_a_refusal_is_not_repeated_until_something_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], result: str
 ) -> None:
-    """A schedule would otherwise add a commit, a notice and a line of history each minute."""
+    """Otherwise a schedule would add a commit, a notice, and a line of history every minute."""
     monkeypatch.chdir(tmp_path)
     lock = json.dumps({"stages": {"all": {"outs": [{"path": "data/encoders/a", "md5": "e2"}, {"path": "data/corpus", "md5": "c1"}]}}})
     Path("dvc.lock").write_text(lock)
@@ -154,11 +154,11 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     monkeypatch.setattr(decision, "git", lambda *_, **__: "")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
-    ended = retrain._retrain_once(
+    outcome = retrain._retrain_once(
         tmp_path, tree, history.Ended("1", "killed", "", "now"), check=lambda: None, processes=Processes(), display=Display()
     )
-    assert ended.result == result
-    assert ended.reason == ("nothing new since then: a is worse" if result == "unchanged" else ended.reason)
+    assert outcome.result == result
+    assert outcome.reason == ("nothing new since then: a is worse" if result == "unchanged" else outcome.reason)
 
 
 def test_the_same_unchanged_again_is_one_line_of_history(tmp_path: Path) -> None:
@@ -166,26 +166,26 @@ def test_the_same_unchanged_again_is_one_line_of_history(tmp_path: Path) -> None
     (tmp_path / ".retemper").mkdir()
     for number, (result, reason) in enumerate([("unchanged", "as it was"), ("unchanged", "as it was"), ("failed", "x"), ("failed", "x")]):
         history.remember(tmp_path, history.Ended(str(number), result, reason, f"at {number}"), pytest.fail)
-    assert [one.id for one in history.read_history(tmp_path)] == ["0", "2", "3"]
+    assert [record.id for record in history.read_history(tmp_path)] == ["0", "2", "3"]
 
 
 def test_records_of_newer_versions_and_what_follows_a_torn_line_are_read(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    one, two, three = (
+    first, second, third = (
         history.Ended(name, "failed", reason, "now") for name, reason in zip("123", ("a\u2028b\x85c", "d", "e"), strict=True)
     )
-    history.remember(tmp_path, one, pytest.fail)
-    (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(two) | {"of_a_newer_version": 1}))
+    history.remember(tmp_path, first, pytest.fail)
+    (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(second) | {"of_a_newer_version": 1}))
     history.remember_killed(tmp_path)
     with (tmp_path / history.HISTORY).open("a") as lines:
-        lines.write(json.dumps(asdict(two) | {"id": "2b", "of_a_newer_version": 1}) + '\n{"id": "to')
+        lines.write(json.dumps(asdict(second) | {"id": "2b", "of_a_newer_version": 1}) + '\n{"id": "to')
     with (tmp_path / history.HISTORY).open("ab") as raw:
         raw.write("\u00e9".encode()[:1])
-    history.remember(tmp_path, three, pytest.fail)
-    assert history.read_history(tmp_path) == [one, two, replace(two, id="2b"), three]
+    history.remember(tmp_path, third, pytest.fail)
+    assert history.read_history(tmp_path) == [first, second, replace(second, id="2b"), third]
 
 
 def test_a_record_of_a_newer_version_on_the_branch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = history.Ended("1", "promoted", "better", "now", commit="f" * 40)
-    monkeypatch.setattr(champion, "show", lambda *_: json.dumps(asdict(ended) | {"of_a_newer_version": 1}))
-    assert history.read_outcome(tmp_path, "f" * 40) == ended
+    record = history.Ended("1", "promoted", "better", "now", commit="f" * 40)
+    monkeypatch.setattr(champion, "show", lambda *_: json.dumps(asdict(record) | {"of_a_newer_version": 1}))
+    assert history.read_outcome(tmp_path, "f" * 40) == record

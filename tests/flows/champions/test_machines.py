@@ -22,23 +22,23 @@ class Machine:
     folder: Path
 
     def commit(self, content: str, *parents: str | None) -> str:
-        """A commit of the branch's kind, that no name leads to; `content` is its record."""
+        """A commit like those of the branch, without a ref; `content` is its record."""
         blob = git("hash-object", "-w", "--stdin", text=content, folder=self.folder)
         files = git("mktree", text=f"100644 blob {blob}\t{tree.RECORD}\n", folder=self.folder)
         words = [word for parent in parents if parent for word in ("-p", parent)]
         return git("commit-tree", files, *words, text=content[:20], folder=self.folder)
 
     def retrained(self, result: Result, identity: str, number: int | None = None) -> str:
-        """A retraining that ended so; a promotion crowns `number`."""
+        """A retraining with this result; a promotion crowns `number`."""
         tip = tree.resolve(self.folder, tree.BRANCH)
-        now = champion.current(self.folder)
-        after = number or (now.number if now else None)
+        current = champion.current(self.folder)
+        after = number or (current.number if current else None)
         new = self.commit(json.dumps(asdict(Ended(identity, result, f"{identity} {result}", identity, champion=after))), tip)
         if number:
             cause = "promoted" if number > 1 else "first"
             replaced = number - 1 or None
-            one = Champion(number, "a", cause, identity, replaced=replaced, previous=replaced, commit=new)
-            champion.crown(self.folder, one, (new, tip))
+            crowned = Champion(number, "a", cause, identity, replaced=replaced, previous=replaced, commit=new)
+            champion.crown(self.folder, crowned, (new, tip))
         else:
             tree.move(self.folder, [f"update {tree.BRANCH} {new} {tip or tree.ZERO}"])
         return new
@@ -51,10 +51,10 @@ class Machine:
         return machines._refs(self.folder)
 
     def champions(self) -> list[tuple[int, str, str]]:
-        return [(one.number, one.cause, one.when) for one in champion.read_champions(self.folder)]
+        return [(entry.number, entry.cause, entry.when) for entry in champion.read_champions(self.folder)]
 
     def records(self) -> list[tuple[str, str, int | None]]:
-        return [(one.id, one.result, one.champion) for one in history.read_history(self.folder)]
+        return [(entry.id, entry.result, entry.champion) for entry in history.read_history(self.folder)]
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def two(clones: Callable[[], Machine]) -> tuple[Machine, Machine]:
 
 
 def one_lineage(*all_machines: Machine) -> None:
-    """All have the same names, and the branch's record commits are one line that has every former one behind it."""
+    """All have the same refs, and the branch's record commits form one line with every earlier one in it."""
     for machine in all_machines:
-        met = machines.fetch(machine.folder)
-        assert (met.problem, met.merged) == (None, None)
+        outcome = machines.fetch(machine.folder)
+        assert (outcome.problem, outcome.merged) == (None, None)
     first = all_machines[0]
     for machine in all_machines[1:]:
         assert machine.names() == first.names()
@@ -124,9 +124,9 @@ def test_the_second_of_two_champions_is_superseded_and_kept(two: tuple[Machine, 
     assert machines.push(other.folder) == machines.Met()
     assert "the next retraining settles it" in (machines.peek(one.folder) or "")
     assert one.champions()[-1][2] == "2 one", "a server that looks changes nothing"
-    met = machines.push(one.folder)
-    assert met.again
-    assert met.merged == (
+    outcome = machines.push(one.folder)
+    assert outcome.again
+    assert outcome.merged == (
         "another machine retrained at the same time, and its records come first: "
         "champion/2 of this machine (a) is superseded by another machine's champion/2"
     )
@@ -134,9 +134,9 @@ def test_the_second_of_two_champions_is_superseded_and_kept(two: tuple[Machine, 
     assert one.champions() == [(1, "first", "1 shared"), (2, "promoted", "2 other")]
     assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
     assert tree.is_ancestor(other.folder, lost, tree.BRANCH), "its record is in every clone, as it was written"
-    kept = [name for name in other.names() if name.startswith(machines.SUPERSEDED)]
-    assert kept == [f"{machines.SUPERSEDED}champion-2-{theirs[:10]}"]
-    assert other.names()[kept[0]] == theirs
+    tags = [name for name in other.names() if name.startswith(machines.SUPERSEDED)]
+    assert tags == [f"{machines.SUPERSEDED}champion-2-{theirs[:10]}"]
+    assert other.names()[tags[0]] == theirs
     assert machines.push(one.folder) == machines.Met(), "nothing is left to do"
 
 
@@ -169,8 +169,10 @@ def test_a_refusal_follows_and_a_promotion_against_the_same_champion_stays(two: 
     one.retrained("promoted", "2 one", 2)
     other.retrained("refused", "2 other")
     assert machines.push(other.folder) == machines.Met()
-    met = machines.push(one.folder)
-    assert met == machines.Met(None, "another machine retrained at the same time, and its records come first: those of this machine follow")
+    outcome = machines.push(one.folder)
+    assert outcome == machines.Met(
+        None, "another machine retrained at the same time, and its records come first: those of this machine follow"
+    )
     one_lineage(one, other)
     assert one.champions() == [(1, "first", "1 shared"), (2, "promoted", "2 one")]
     assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 one"]
@@ -186,9 +188,9 @@ def test_weeks_without_the_remote(two: tuple[Machine, Machine]) -> None:
     one.by_hand("rollback", 3, replaced=2)
     one.retrained("refused", "4 one")
     one.by_hand("set", 4, replaced=3, previous=3)
-    met = machines.fetch(one.folder)
-    assert met.again
-    assert (met.merged or "").endswith(
+    outcome = machines.fetch(one.folder)
+    assert outcome.again
+    assert (outcome.merged or "").endswith(
         "champion/2 of this machine (a) is superseded by another machine's champion/3; "
         "champion/3 of this machine (a) is superseded by another machine's champion/3; champion/4, set by hand, is champion/4 now"
     )
@@ -216,9 +218,9 @@ def test_choices_by_hand_at_once(two: tuple[Machine, Machine]) -> None:
     machines.push(other.folder)
     one.by_hand("set", 2, replaced=1, previous=1)
     one.by_hand("rollback", 3, replaced=2, previous=0)
-    met = machines.push(one.folder)
-    assert not met.again
-    assert (met.merged or "").endswith("champion/2, set by hand, is champion/3 now; champion/3, set by hand, is champion/4 now")
+    outcome = machines.push(one.folder)
+    assert not outcome.again
+    assert (outcome.merged or "").endswith("champion/2, set by hand, is champion/3 now; champion/3, set by hand, is champion/4 now")
     one_lineage(one, other)
     assert [number for number, *_ in other.champions()] == [1, 2, 3, 4]
 
@@ -235,8 +237,8 @@ def test_a_remote_with_a_tag_and_no_branch(clones: Callable[[], Machine]) -> Non
     assert [cause for _, cause, _ in other.champions()] == ["set"]
 
 
-@pytest.mark.parametrize("killed", ["_replayed", "move", "_send"])
-def test_killed_half_way_the_next_run_goes_on(two: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, killed: str) -> None:
+@pytest.mark.parametrize("step", ["_replayed", "move", "_send"])
+def test_killed_half_way_the_next_run_goes_on(two: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     one, other = two
     one.retrained("promoted", "2 one", 2)
     before = one.names()
@@ -247,10 +249,10 @@ def test_killed_half_way_the_next_run_goes_on(two: tuple[Machine, Machine], monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(machines, killed, kill)
+        patch.setattr(machines, step, kill)
         with pytest.raises(KeyboardInterrupt):
             machines.push(one.folder)
-    assert (one.names() == before) == (killed != "_send"), "all names move at once"
+    assert (one.names() == before) == (step != "_send"), "all names move at once"
     machines.fetch(one.folder)
     assert machines.push(one.folder).problem is None
     one_lineage(one, other)
@@ -269,14 +271,14 @@ def test_a_third_machine_that_pushes_in_between(
     machines.push(other.folder)
     send, before = machines._send, [third]
 
-    def late(project: Path, *rest: object) -> None:
+    def late(project: Path, *arguments: object) -> None:
         if project == one.folder and before:
             assert machines.push(before.pop().folder).merged
-        send(project, *rest)  # type: ignore[arg-type]
+        send(project, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(machines, "_send", late)
-    met = machines.push(one.folder)
-    assert met.again and met.problem is None and (met.merged or "").count("another machine retrained") == 2
+    outcome = machines.push(one.folder)
+    assert outcome.again and outcome.problem is None and (outcome.merged or "").count("another machine retrained") == 2
     one_lineage(one, other, third)
     assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 third", "2 one"]
 

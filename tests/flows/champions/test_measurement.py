@@ -27,19 +27,19 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
     for words in (["add", "--all"], ["commit", "--quiet", "-m", "all"]):
         subprocess.run(["git", *words], check=True)
     monkeypatch.setattr(champion, "get_out", lambda _project, _commit, path, out: shutil.copytree(path, out))
-    own = small.read("params.yaml").decode()
-    monkeypatch.setattr(champion, "show", lambda *_: own)
+    recipe = small.read("params.yaml").decode()
+    monkeypatch.setattr(champion, "show", lambda *_: recipe)
     of_warmup = Parts({"encoder": "data/encoders/warmup"}, {}, {"warmup": "encoder"})
     monkeypatch.setattr(champion, "parts_at", lambda *_: of_warmup)
     small.set("tokenize.document_length", 12)
-    now, shards = champion.Champion(7, "warmup", "set", "", commit="0" * 40), set(Path(".retemper/shards").iterdir())
+    current, shards = champion.Champion(7, "warmup", "set", "", commit="0" * 40), set(Path(".retemper/shards").iterdir())
 
-    def measured(one: champion.Champion = now) -> Any:
-        return measurement.evaluate_champion(Path.cwd(), one, processes=Processes(), display=Display())
+    def measured(record: champion.Champion = current) -> Any:
+        return measurement.evaluate_champion(Path.cwd(), record, processes=Processes(), display=Display())
 
     assert measured() == json.loads(small.read("data/metrics/warmup.json"))
-    found = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measured())
-    assert found == measurement.values(Path("data/values/warmup"), "nDCG@10", measured())
+    values = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measured())
+    assert values == measurement.values(Path("data/values/warmup"), "nDCG@10", measured())
     tree = measurement.SCRATCH / "tree"
     assert folder_digest(tree / "data/encoders/warmup") == folder_digest(Path("data/encoders/warmup")), "so its kept shards are found"
     assert set(Path(".retemper/shards").iterdir()) == shards > set(), "and nothing was encoded"
@@ -49,7 +49,7 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
         patch.setattr(champion, "parts_at", lambda *_: of_hybrid)
         fused = champion.Champion(8, "hybrid", "set", "", commit="0" * 40, fusion={"hybrid": setting})
         assert measured(fused) == json.loads(small.read("data/metrics/hybrid.json")), "with the weight that was chosen"
-    own = own.replace("document_length: 24", "document_length: 16")
+    recipe = recipe.replace("document_length: 24", "document_length: 16")
     measured()
     tokens = json.loads((tree / "data/tokens/documents/meta.json").read_text())
     assert tokens["max_length"] == 16, "with its own token settings"
@@ -66,25 +66,25 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     Path("params.yaml").write_text("retrieve: {depth: 7}\nevaluate: {}\ntext: {titles: true}\nrounds: {star: {init: base}}\n")
     for name in ("dvc.lock", "data/source.json"):
         Path(name).write_text("{}")
-    own, asked = "adore: {a: {round: star, index: PQ8, nprobe: 3, lr: 1e-5}}\nevaluate: {}\ntext: {titles: false}\n", list[Any]()
-    kept, got = {"trained": True}, list[str]()
+    recipe, calls = "adore: {a: {round: star, index: PQ8, nprobe: 3, lr: 1e-5}}\nevaluate: {}\ntext: {titles: false}\n", list[Any]()
+    trained_index, outs = {"trained": True}, list[str]()
 
     def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
-        got.append(path)
+        outs.append(path)
         (out if "encoders" in path else out.parent).mkdir(parents=True, exist_ok=True)
 
     def make_worktree(tree: Path, commit: str) -> Path:
-        asked.append(commit)
+        calls.append(commit)
         (tree / "data").mkdir(parents=True)
         return tree
 
     def run_in(tree: Path, run: Any, *_: Any, env: Any, **__: Any) -> tuple[int, list[Problem]]:
         name = run[-1].partition("@")[2]
-        asked.extend([run[-1], env["RETEMPER_SOURCE_STANDS"]])
+        calls.extend([run[-1], env["RETEMPER_SOURCE_STANDS"]])
         (tree / "data/values" / name).mkdir(parents=True)
         (tree / "data/metrics").mkdir()
         (tree / f"data/metrics/{name}.json").write_text('{"dev": {}}')
-        return ended.pop(0)
+        return results.pop(0)
 
     for name, stand_in in {"make_worktree": make_worktree, "run_in": run_in}.items():
         monkeypatch.setattr(measurement, name, stand_in)
@@ -92,67 +92,67 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(measurement, "remove_worktree", lambda tree: shutil.rmtree(tree, ignore_errors=True))
     monkeypatch.setattr(measurement, "commit_of", lambda _: "here")
     monkeypatch.setattr(champion, "get_out", get_out)
-    monkeypatch.setattr(champion, "read_out", lambda *_: kept)
-    monkeypatch.setattr(champion, "show", lambda *_: own)
-    of_a = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
-    monkeypatch.setattr(champion, "parts_at", lambda *_: of_a)
+    monkeypatch.setattr(champion, "read_out", lambda *_: trained_index)
+    monkeypatch.setattr(champion, "show", lambda *_: recipe)
+    parts = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
+    monkeypatch.setattr(champion, "parts_at", lambda *_: parts)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    now, ended = champion.Champion(1, "a", "first", "", commit="then"), [(0, list[Problem]())] * 3
+    current, results = champion.Champion(1, "a", "first", "", commit="then"), [(0, list[Problem]())] * 3
 
     def measured() -> Any:
-        asked.clear()
-        got.clear()
-        assert measurement.evaluate_champion(tmp_path, now, processes=Processes(), display=Display()) == {"dev": {}}
+        calls.clear()
+        outs.clear()
+        assert measurement.evaluate_champion(tmp_path, current, processes=Processes(), display=Display()) == {"dev": {}}
         return read_yaml(measurement.SCRATCH / "tree/params.yaml")
 
-    as_it_is = {"init": "base", "negatives": "none", "steps": 0}
-    found = measured()
-    assert asked == ["here", "evaluate_adore@a", "1"]
-    assert got == ["data/encoders/a", "data/indexes/a/trained_index.safetensors"]
-    assert found["retrieve"] == {"depth": 7}, "as deep as the model that it is held against"
+    untrained = {"init": "base", "negatives": "none", "steps": 0}
+    sections = measured()
+    assert calls == ["here", "evaluate_adore@a", "1"]
+    assert outs == ["data/encoders/a", "data/indexes/a/trained_index.safetensors"]
+    assert sections["retrieve"] == {"depth": 7}, "as deep as the model that it is held against"
     filled = {"round": "a_documents", "negatives": "none", "steps": 0, "quantizer": "given", "index": "PQ8", "nprobe": 3}
-    assert (found["adore"], found["text"]) == ({"a": filled}, {"titles": False})
-    assert found["rounds"] == {"a_documents": as_it_is}
-    kept.clear()
+    assert (sections["adore"], sections["text"]) == ({"a": filled}, {"titles": False})
+    assert sections["rounds"] == {"a_documents": untrained}
+    trained_index.clear()
     with pytest.raises(
         measurement.NotComparable, match=r"^champion/1: its compressed index was made before Retemper kept what .* learned, so the"
     ):
         measured()
-    own = "adore: {}\nevaluate: {}\ntext: {titles: false}\n"
-    found = measured()
-    assert asked == ["here", "evaluate@a", "1"]
-    assert (found["retrieve"], found["text"], found["base"]) == ({"depth": 7}, {"titles": False}, {})
-    assert (found["rounds"], found["adore"]) == ({"a": as_it_is}, {})
-    assert found["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder")
-    now, ended[:] = champion.Champion(1, "mixed", "first", "", commit="then", fusion=FUSION), [(0, [])]
-    own = "bm25: {k1: 1.5}\nfuse: {mixed: {first: bm25, second: a, depth: 50, weight: null}}\nevaluate: {}\n"
-    found = measured()
-    assert asked == ["here", "evaluate_fuse@mixed", "1"]
-    assert found["fuse"] == {"mixed": {"first": "bm25", "second": "a", "depth": 50, "method": "linear", "weight": 0.2}}
-    assert found["rounds"] == {"a": as_it_is}
-    assert (found["bm25"], found["encoder"]["source"]) == ({"k1": 1.5}, str(tmp_path / measurement.SCRATCH / "encoder"))
-    ended[:] = [(2, [Problem("invalid", "x: no room", 2)])]
+    recipe = "adore: {}\nevaluate: {}\ntext: {titles: false}\n"
+    sections = measured()
+    assert calls == ["here", "evaluate@a", "1"]
+    assert (sections["retrieve"], sections["text"], sections["base"]) == ({"depth": 7}, {"titles": False}, {})
+    assert (sections["rounds"], sections["adore"]) == ({"a": untrained}, {})
+    assert sections["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder")
+    current, results[:] = champion.Champion(1, "mixed", "first", "", commit="then", fusion=FUSION), [(0, [])]
+    recipe = "bm25: {k1: 1.5}\nfuse: {mixed: {first: bm25, second: a, depth: 50, weight: null}}\nevaluate: {}\n"
+    sections = measured()
+    assert calls == ["here", "evaluate_fuse@mixed", "1"]
+    assert sections["fuse"] == {"mixed": {"first": "bm25", "second": "a", "depth": 50, "method": "linear", "weight": 0.2}}
+    assert sections["rounds"] == {"a": untrained}
+    assert (sections["bm25"], sections["encoder"]["source"]) == ({"k1": 1.5}, str(tmp_path / measurement.SCRATCH / "encoder"))
+    results[:] = [(2, [Problem("invalid", "x: no room", 2)])]
     with pytest.raises(UserError, match=r"^champion/1 could not be measured on the new data: x: no room$"):
         measured()
 
 
 def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[str] = []
+    urls: list[str] = []
 
     def run_in(*_: Any, env: Any, **__: Any) -> tuple[int, list[Problem]]:
-        given.append(env.get("PREFECT_API_URL", "theirs"))
-        return int(given[-1] == "theirs"), []
+        urls.append(env.get("PREFECT_API_URL", "theirs"))
+        return int(urls[-1] == "theirs"), []
 
     monkeypatch.setattr(measurement, "run_in", run_in)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert measurement._run_second(tmp_path, "evaluate@champion", Processes(), show=print) == (0, [])
-    assert given == ["theirs", ""]
+    assert urls == ["theirs", ""]
     monkeypatch.setattr(measurement.server, "answers", lambda: True)
     assert measurement._run_second(tmp_path, "evaluate@champion", Processes(), show=print)[0] == 1, "its own failure is not tried again"
 
 
 @pytest.mark.parametrize(
-    ("own", "kept", "told"),
+    ("recipe", "index_record", "expected"),
     [
         ("adore: {a: {round: star, index: PQ8}}", {}, True),
         ("adore: {a: {round: star, index: PQ8}}", {"trained": True}, False),
@@ -162,20 +162,20 @@ def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: P
     ],
 )
 def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
-    own: str, kept: dict[str, bool], told: bool, monkeypatch: pytest.MonkeyPatch
+    recipe: str, index_record: dict[str, bool], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What its index has learned was not kept, and a full retraining ends refused, whatever it makes."""
-    monkeypatch.setattr(champion, "show", lambda *_: own)
+    monkeypatch.setattr(champion, "show", lambda *_: recipe)
     monkeypatch.setattr(champion, "parts_at", lambda *_: Parts({}, {}, {"a": "encoder"}))
-    monkeypatch.setattr(champion, "read_out", lambda *_: kept)
-    warned: list[str] = []
-    measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
-    assert len(warned) == told
-    assert all(line.startswith("champion/3: its compressed index was made before Retemper kept what") for line in warned)
+    monkeypatch.setattr(champion, "read_out", lambda *_: index_record)
+    warnings: list[str] = []
+    measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warnings.append)
+    assert len(warnings) == expected
+    assert all(line.startswith("champion/3: its compressed index was made before Retemper kept what") for line in warnings)
 
     def lost(*_: Any) -> Any:
         raise UserError("neither in the cache nor on the remote")
 
     monkeypatch.setattr(champion, "read_out", lost)
-    measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
-    assert len(warned) == told, "the run may make it again"
+    measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warnings.append)
+    assert len(warnings) == expected, "the run may make it again"

@@ -47,7 +47,7 @@ def project(tmp_path: Path, toy_environment: dict[str, str], monkeypatch: pytest
 
 @pytest.fixture
 def got(project: Path) -> Callable[..., dict[str, str]]:
-    """`got(path)`: the content of what is had, by relative name."""
+    """`got(path)`: the content of what was fetched, by relative name."""
 
     def get(path: str = "data/made") -> dict[str, str]:
         out = project.parent / "got"
@@ -60,7 +60,7 @@ def got(project: Path) -> Callable[..., dict[str, str]]:
 
 
 def spoil(root: Path, digest: str) -> None:
-    """As a disk does it: under the same time and permissions, which DVC goes by."""
+    """Corrupt an object as a disk would: with the same time and permissions, which DVC relies on."""
     path = object_path(root, digest)
     path.chmod(0o644)
     path.write_text("bad")
@@ -83,13 +83,13 @@ def test_what_is_corrupt_in_the_cache_comes_from_the_remote(project: Path, got: 
     assert got() == FILES
 
 
-@pytest.mark.parametrize(("path", "digest", "named"), [("data/made", ONE, "a"), ("data/made/below/b", TWO, "b")])
+@pytest.mark.parametrize(("path", "digest", "file"), [("data/made", ONE, "a"), ("data/made/below/b", TWO, "b")])
 def test_what_is_corrupt_on_the_remote_is_refused(
-    project: Path, got: Callable[..., dict[str, str]], path: str, digest: str, named: str
+    project: Path, got: Callable[..., dict[str, str]], path: str, digest: str, file: str
 ) -> None:
     shutil.rmtree(project / ".dvc/cache")
     spoil(project.parent / "remote/files/md5", digest)
-    with pytest.raises(UserError, match=rf"^{path} of \w{{12}}: {named} is corrupt on the remote; push it again"):
+    with pytest.raises(UserError, match=rf"^{path} of \w{{12}}: {file} is corrupt on the remote; push it again"):
         got(path)
     assert not (project.parent / "got").exists()
 

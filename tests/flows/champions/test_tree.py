@@ -61,25 +61,25 @@ def test_settings_that_are_not_committed_are_known(tmp_path: Path) -> None:
 
 
 def test_a_retraining_waits_for_a_dry_run_and_not_for_another_retraining(tmp_path: Path) -> None:
-    told, began, let = list[str](), threading.Event(), threading.Event()
+    events, looking, release = list[str](), threading.Event(), threading.Event()
 
     def look() -> None:
         with hold_for_dry_run(tmp_path):
-            began.set()
-            assert let.wait(60)
-            told.append("looked")
+            looking.set()
+            assert release.wait(60)
+            events.append("looked")
 
     def wait() -> None:
-        told.append("waiting")
-        let.set()
+        events.append("waiting")
+        release.set()
 
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(look)
-        assert began.wait(60)
+        future = pool.submit(look)
+        assert looking.wait(60)
         with hold_for_retraining(tmp_path, wait):
-            told.append("retrains")
+            events.append("retrains")
             for other in (hold_for_retraining, hold_for_dry_run):
                 with pytest.raises(UserError, match="another run is in progress"), other(tmp_path):
                     pass
-        done.result()
-    assert told == ["waiting", "looked", "retrains"]
+        future.result()
+    assert events == ["waiting", "looked", "retrains"]

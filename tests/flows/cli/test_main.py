@@ -35,10 +35,10 @@ def call(prepared: dict[str, str]) -> Call:
     return lambda folder, *arguments: retemper(list(arguments), folder, environment)
 
 
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    return done.stderr
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    return result.stderr
 
 
 @pytest.fixture
@@ -56,17 +56,17 @@ def project(tmp_path: Path, checkout: Path) -> Path:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_help_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w") as device:
         command = [sys.executable, "-m", "flows.cli", "--help"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert "No space left on device" in refused(done)
+        result = subprocess.run(command, cwd=tmp_path, env=environment, stdout=device, stderr=subprocess.PIPE, text=True, check=False)
+    assert "No space left on device" in refused(result)
 
 
 def test_help_has_examples(tmp_path: Path, call: Call) -> None:
-    done = call(tmp_path, "--help")
-    assert done.returncode == 0
-    assert all(f"retemper {command}" in done.stdout for command in ("run", "search", "evaluate", "serve", "schedule"))
+    result = call(tmp_path, "--help")
+    assert result.returncode == 0
+    assert all(f"retemper {command}" in result.stdout for command in ("run", "search", "evaluate", "serve", "schedule"))
     assert not list(tmp_path.iterdir())
 
 
@@ -75,17 +75,17 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
     group = get_command(cli.build())
     assert isinstance(group, TyperGroup)
     leaves: list[tuple[list[str], Any]] = []
-    waiting: list[tuple[list[str], Any]] = [([name], command) for name, command in group.commands.items()]
-    while waiting:
-        path, command = waiting.pop()
+    pending: list[tuple[list[str], Any]] = [([name], command) for name, command in group.commands.items()]
+    while pending:
+        path, command = pending.pop()
         leaves.append((path, command))
-        waiting += [([*path, name], below) for name, below in getattr(command, "commands", {}).items()]
+        pending += [([*path, name], below) for name, below in getattr(command, "commands", {}).items()]
     assert len(leaves) == 43
     code = "import json, sys; from flows.cli.main import main; [main([*path, '--help']) for path in json.loads(sys.argv[1])]"
     command = [sys.executable, "-c", code, json.dumps([path for path, _ in leaves])]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True).stdout
-    pages = shown.split("Usage: ")[1:]
+    output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True).stdout
+    pages = output.split("Usage: ")[1:]
     for (path, leaf), page in zip(leaves, pages, strict=True):
         assert page.startswith(f"retemper {' '.join(path)}")
         for name in (name for parameter in leaf.params for name in parameter.opts if name.startswith("-")):
@@ -94,16 +94,16 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
 
 def test_a_file_is_written_where_it_can_be(project: Path, call: Call) -> None:
     """Said before minutes of work; and no folder is made."""
-    for path, said in (
+    for path, message in (
         (".", "found a folder"),
         ("", "found a folder"),
         ("none/x", "none is not a folder"),
         ("params.yaml/x", "params.yaml is not a folder"),
     ):
-        assert f"--html {path or '.'}: {said}" in refused(call(project, "lineage", "star", "--html", path))
+        assert f"--html {path or '.'}: {message}" in refused(call(project, "lineage", "star", "--html", path))
         for option in ("--out", "--mteb"):
-            given = ("evaluate", "--model", "m", "--data", "demo", option, path)
-            assert f"{option} {path or '.'}: {said}" in refused(call(project, *given))
+            arguments = ("evaluate", "--model", "m", "--data", "demo", option, path)
+            assert f"{option} {path or '.'}: {message}" in refused(call(project, *arguments))
     assert not (project / "none").exists()
 
 
@@ -115,12 +115,12 @@ def test_options_that_exclude_each_other(project: Path, call: Call) -> None:
     assert "expected one of --cron EXPR and --interval SECONDS" in refused(call(project, "schedule"))
     assert "expected one of --cron EXPR and" in refused(call(project, "schedule", "--cron", "0 3 * * *", "--interval", "60"))
     assert "expected one of --all, --json and --html FILE" in refused(call(project, "lineage", "star", "--json", "--html", "page.html"))
-    given = ("evaluate", "--model", "m", "--data", "demo", "--titles", "--no-titles")
-    assert "found --titles and --no-titles, expected one of them" in refused(call(project, *given))
+    arguments = ("evaluate", "--model", "m", "--data", "demo", "--titles", "--no-titles")
+    assert "found --titles and --no-titles, expected one of them" in refused(call(project, *arguments))
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("text", "expected"),
     [
         ("--relevance 1 2 --drop", "--relevance 1 --relevance 2 --drop"),
         ("--relevance -1", "--relevance -1"),
@@ -129,53 +129,53 @@ def test_options_that_exclude_each_other(project: Path, call: Call) -> None:
         ("--relevance 1 --relevance 2 3", "--relevance 1 --relevance 2 --relevance 3"),
     ],
 )
-def test_relevance_takes_one_number_or_more(given: str, expected: str) -> None:
-    assert list(repeated(given.split(), "--relevance")) == expected.split()
+def test_relevance_takes_one_number_or_more(text: str, expected: str) -> None:
+    assert list(repeated(text.split(), "--relevance")) == expected.split()
 
 
 def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "_RETEMPER_COMPLETE": "complete_bash"}
     command = [sys.executable, "-m", "flows.cli"]
     for words, number, expected in (("retemper se", "1", {"search", "serve"}), ("retemper run --d", "2", {"--dry-run"})):
-        asked = environment | {"COMP_WORDS": words, "COMP_CWORD": number}
-        done = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=300, check=True)
-        assert set(done.stdout.split()) == expected
+        completion_environment = environment | {"COMP_WORDS": words, "COMP_CWORD": number}
+        result = subprocess.run(command, cwd=tmp_path, env=completion_environment, capture_output=True, text=True, timeout=300, check=True)
+        assert set(result.stdout.split()) == expected
 
 
 def test_arguments_of_evaluate(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    got: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(evaluate, "evaluate", lambda *given, **files: got.append((*given, files)) or 7)
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(evaluate, "evaluate", lambda *arguments, **files: calls.append((*arguments, files)) or 7)
     assert cli.main(["evaluate", "--model", "m", "--data", "demo"]) == 7
-    nothing: dict[str, Any] = {"query": None, "document": None}
-    assert got.pop() == ("m", "demo", evaluate.Settings(nothing, nothing, None, False, None, None), {"out": None, "mteb": None})
-    more = "--query-prefix q: --document-length 9 --no-titles --drop --ignore-identical-ids --relevance 1 2 --out a.json --mteb b.json"
-    assert cli.main(["evaluate", "--model", "m", "--data", "demo", *more.split()]) == 7
+    defaults: dict[str, Any] = {"query": None, "document": None}
+    assert calls.pop() == ("m", "demo", evaluate.Settings(defaults, defaults, None, False, None, None), {"out": None, "mteb": None})
+    options = "--query-prefix q: --document-length 9 --no-titles --drop --ignore-identical-ids --relevance 1 2 --out a.json --mteb b.json"
+    assert cli.main(["evaluate", "--model", "m", "--data", "demo", *options.split()]) == 7
     settings = evaluate.Settings({"query": "q:", "document": None}, {"query": None, "document": 9}, False, True, True, [1, 2])
-    assert got.pop() == ("m", "demo", settings, {"out": Path("a.json"), "mteb": Path("b.json")})
-    monkeypatch.setattr(several, "evaluate_all", lambda *given, **files: got.append((*given, files)) or 8)
+    assert calls.pop() == ("m", "demo", settings, {"out": Path("a.json"), "mteb": Path("b.json")})
+    monkeypatch.setattr(several, "evaluate_all", lambda *arguments, **files: calls.append((*arguments, files)) or 8)
     for models, data in ((["m", "n"], ["demo"]), (["m"], ["demo", "beir:x"])):
-        words = [word for option, given in (("--model", models), ("--data", data)) for one in given for word in (option, one)]
+        words = [word for option, values in (("--model", models), ("--data", data)) for value in values for word in (option, value)]
         assert cli.main(["evaluate", *words, "--drop", "--mteb", "."]) == 8, "several give one table"
-        assert got.pop() == (models, data, evaluate.Settings(nothing, nothing, None, True), {"out": None, "mteb": Path()})
+        assert calls.pop() == (models, data, evaluate.Settings(defaults, defaults, None, True), {"out": None, "mteb": Path()})
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     heavy = {"ruamel", "dvc", "prefect", "numpy", "torch"}
-    for arguments, light in (((), {"pydantic"}), (("run",), set())):  # typer has pydantic read the root's options for a command
+    for arguments, allowed in (((), {"pydantic"}), (("run",), set())):  # typer has pydantic read the root's options for a command
         names = "print(sorted(name.partition('.')[0] for name in sys.modules))"
         probe = f"import sys; from flows.cli import main; main.main([*{arguments}, '--help']); {names}"
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", probe], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
         )
-        loaded = set(ast.literal_eval(done.stdout.splitlines()[-1]))
-        assert not (heavy | light) & loaded, "help is immediate"
+        loaded = set(ast.literal_eval(result.stdout.splitlines()[-1]))
+        assert not (heavy | allowed) & loaded, "help is immediate"
 
 
 def test_outside_a_project(tmp_path: Path, project: Path, call: Call) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert "no dvc.yaml here; run retemper in the project's folder" in refused(call(elsewhere, "run"))
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    assert "no dvc.yaml here; run retemper in the project's folder" in refused(call(folder, "run"))
     shutil.rmtree(project / ".git")
     assert "not in a git repository" in refused(call(project, "run"))
 
@@ -208,8 +208,8 @@ def test_a_refused_setting_changes_nothing(project: Path, call: Call) -> None:
 
 def test_a_refused_target_takes_the_settings_beside_it_back(project: Path, call: Call) -> None:
     before = (project / "params.yaml").read_bytes()
-    done = call(project, "run", "--set", "rounds.star.seed=7", "star")
-    assert "no stage star; did you mean train@star" in refused(done)
+    result = call(project, "run", "--set", "rounds.star.seed=7", "star")
+    assert "no stage star; did you mean train@star" in refused(result)
     assert (project / "params.yaml").read_bytes() == before
     assert json.loads((project / "data/params.json").read_text())["rounds"]["star"].get("seed") != 7, "what stages would read"
 
@@ -217,10 +217,10 @@ def test_a_refused_target_takes_the_settings_beside_it_back(project: Path, call:
 def test_a_dry_run_names_stages_and_changes_nothing(project: Path, call: Call) -> None:
     before = (project / "params.yaml").read_bytes().replace(b"\n", b"\r\n")
     (project / "params.yaml").write_bytes(before)
-    done = call(project, "run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=bm25", "train@more")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].endswith(", mine@warmup, train@star, train@more"), done.stdout
-    assert "evaluate@more" not in done.stdout
+    result = call(project, "run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=bm25", "train@more")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1].endswith(", mine@warmup, train@star, train@more"), result.stdout
+    assert "evaluate@more" not in result.stdout
     assert (project / "params.yaml").read_bytes() == before
     assert not (project / "data/source.json").exists()
 
@@ -238,35 +238,35 @@ sys.exit(main(["run", "--dry-run", "--set", "rounds.star.lr=0.123"], hang_up))
     for handler, status in (("SIG_DFL", 128 + 1), ("SIG_IGN", 0)):  # the latter by nohup
         command = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGHUP, signal.{handler}){code}"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == status, done.stderr
+        result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert result.returncode == status, result.stderr
         assert (project / "params.yaml").read_bytes() == before
 
 
 def test_closed_streams_are_no_mistake(project: Path) -> None:
     command = f"exec {sys.executable} -m flows.cli run --dry-run prepare <&- >&-"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", command], cwd=project, env=environment, stderr=subprocess.PIPE, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    result = subprocess.run(["sh", "-c", command], cwd=project, env=environment, stderr=subprocess.PIPE, timeout=300, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("setting", [[], ["--set", "rounds.star.lr=1e-5"]])
 def test_edits_saved_during_a_dry_run_stay(project: Path, setting: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    saved = (project / "params.yaml").read_text() + "# saved meanwhile\n"
+    edited = (project / "params.yaml").read_text() + "# saved meanwhile\n"
 
     def save() -> None:
-        (project / "params.yaml").write_text(saved)
+        (project / "params.yaml").write_text(edited)
 
     assert cli.main(["run", "--dry-run", *setting, "prepare"], save) == 0
-    assert (project / "params.yaml").read_text() == saved
+    assert (project / "params.yaml").read_text() == edited
 
 
 def test_a_run_in_progress_never_sees_a_refused_setting(project: Path, call: Call) -> None:
     before = (project / "params.yaml").stat().st_mtime_ns
     with locks.hold_run_lock(project / locks.RUN_LOCK):
-        for more in ([], ["--dry-run"]):
-            assert "another run is in progress in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *more))
+        for options in ([], ["--dry-run"]):
+            assert "another run is in progress in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *options))
     assert (project / "params.yaml").stat().st_mtime_ns == before, "it was never written"
 
 
@@ -285,29 +285,29 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
         (project / f"data/metrics/{model}.json").write_text(json.dumps({"dev": {"nDCG@10": value}}))
         if model != "bm25":
             (project / f"data/indexes/{model}").mkdir(parents=True)
-    asked: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def answer(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
+        commands.append(command)
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(search.subprocess, "run", answer)
     assert cli.main(["search", "--", "-k of what?"]) == 0
-    assert asked[0][1:3] == ["-m", "tasks.search"]
-    assert asked[0][3:7] == ["--model", "star", "data/encoders/star", "data/indexes/star"]
-    assert dict(zip(asked[0][7:-1:2], asked[0][8:-1:2], strict=True)) == {
+    assert commands[0][1:3] == ["-m", "tasks.search"]
+    assert commands[0][3:7] == ["--model", "star", "data/encoders/star", "data/indexes/star"]
+    assert dict(zip(commands[0][7:-1:2], commands[0][8:-1:2], strict=True)) == {
         "--documents": "data/corpus/documents.parquet",
         "--tokens": "data/tokens",
         "--k": "10",
     }
-    assert asked[0][-1] == "--query=-k of what?"
+    assert commands[0][-1] == "--query=-k of what?"
     assert search.search("x", 3, "init") == 0
-    assert "data/encoders/init" in asked[1]
+    assert "data/encoders/init" in commands[1]
     for model in ("star", "init"):
         (project / f"data/metrics/{model}.json").write_text(json.dumps({"test": {"nDCG@10": 0.7 if model == "init" else 0.6}}))
     (project / "data/metrics/bm25.json").write_text(json.dumps({"test": {"nDCG@10": 0.9}}))
     assert search.search("x", 3, None) == 0
-    assert "data/encoders/init" in asked[2], "there is no dev to choose on"
+    assert "data/encoders/init" in commands[2], "there is no dev to choose on"
     with pytest.raises(UserError, match="no index of model bm25, expected one of init, star"):
         search.search("x", 3, "bm25")
     with pytest.raises(UserError, match="expected at least 1"):
@@ -332,7 +332,7 @@ def test_rounds_are_written_and_removed(project: Path, monkeypatch: pytest.Monke
     assert "ance3: {init: ance2, negatives: ance1" in Path("params.yaml").read_text()
     assert cli.main(["rounds", "remove", "ance"]) == 0
     assert Path("params.yaml").read_text() == before
-    for arguments, words in (
+    for arguments, message in (
         (["ance", "--n", "0", "--init", "warmup"], "--n 0 --lag 1: expected at least one round"),
         (["ance", "--n", "2", "--init", "nowhere"], "rounds.ance1.init: found 'nowhere'"),
         (["remove", "ance"], "no rounds ance1"),
@@ -340,7 +340,7 @@ def test_rounds_are_written_and_removed(project: Path, monkeypatch: pytest.Monke
         with pytest.raises(SystemExit, match="2"):
             cli.main(["rounds", *arguments])
         error = capsys.readouterr().err
-        assert words in error
+        assert message in error
         assert error.count("\n") == 1
     assert Path("params.yaml").read_text() == before
 

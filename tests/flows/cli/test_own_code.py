@@ -34,16 +34,16 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_a_project_runs_by_its_own_code(project: Path) -> None:
-    done = started(project, "run", "--set", "rounds.star.lr=1e-5")
-    assert (done.returncode, done.stdout) == (7, "own run --set rounds.star.lr=1e-5\n")
+    result = started(project, "run", "--set", "rounds.star.lr=1e-5")
+    assert (result.returncode, result.stdout) == (7, "own run --set rounds.star.lr=1e-5\n")
     assert started(project, "added", "--help").stdout == "own added --help\n"  # a command that the installed one does not know
 
 
 @pytest.mark.parametrize("command", ["new", "upgrade"])
 def test_commands_that_bring_code_are_the_installed_ones(project: Path, command: str) -> None:
-    done = started(project, command, "--help")
-    assert done.returncode == 0
-    assert "Usage: retemper" in done.stdout
+    result = started(project, command, "--help")
+    assert result.returncode == 0
+    assert "Usage: retemper" in result.stdout
 
 
 def test_elsewhere_the_installed_code_runs(tmp_path: Path) -> None:
@@ -52,16 +52,16 @@ def test_elsewhere_the_installed_code_runs(tmp_path: Path) -> None:
     other.parent.mkdir(parents=True)
     other.write_text(OWN)
     assert "Usage: retemper" in started(tmp_path / "other", "--help").stdout
-    linked = tmp_path / "linked"
-    linked.symlink_to(ROOT)  # the code that runs, by another name
-    assert "Usage: retemper" in started(linked, "--help").stdout
+    link = tmp_path / "linked"
+    link.symlink_to(ROOT)  # the code that runs, by another name
+    assert "Usage: retemper" in started(link, "--help").stdout
 
 
 def test_a_project_that_is_not_what_python_imports_does_not_start_again_for_ever(project: Path) -> None:
     hidden = project / "flows/cli/__init__.py"
     hidden.write_text(f"__path__ = [{str(ROOT / 'flows/cli')!r}]\n")  # its entry is there, and other code is what runs
-    done = started(project, "--help", path=os.pathsep.join([str(project), str(ROOT)]))
-    assert "Usage: retemper" in done.stdout
+    result = started(project, "--help", path=os.pathsep.join([str(project), str(ROOT)]))
+    assert "Usage: retemper" in result.stdout
 
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,9 +69,9 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
         raise ModuleNotFoundError("No module named 'further'", name="further.part")
 
     monkeypatch.setattr(cli, "build", build)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as error:
         cli.main(["run"])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert said.startswith(f"retemper: further.part: not installed in {sys.prefix}, expected what {ROOT} needs; run make run there")
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert error.value.code == 2
+    assert output.startswith(f"retemper: further.part: not installed in {sys.prefix}, expected what {ROOT} needs; run make run there")
+    assert len(output.splitlines()) == 1

@@ -50,7 +50,7 @@ def test_page_lists_every_key_of_every_section() -> None:
             continue
         text = sections[f"{name}.NAME" if "additionalProperties" in definition else name]
         entry = definition.get("additionalProperties", definition)
-        reference = next(one["$ref"] for one in entry.get("anyOf", [entry]) if "$ref" in one).rsplit("/", 1)[-1]
+        reference = next(option["$ref"] for option in entry.get("anyOf", [entry]) if "$ref" in option).rsplit("/", 1)[-1]
         for key in parameter_schema()["$defs"][reference]["properties"]:
             assert f"\n| `{key}` | " in text, f"{name}.{key}"
     assert "| `lr` | float > 0 | `5e-05` | peak learning rate" in sections["rounds.NAME"]
@@ -66,7 +66,7 @@ def test_schema_accepts_the_parameters_and_the_recipes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "value", "refused"),
+    ("section", "value", "message"),
     [
         ("bm25", {"k2": 1}, "k2"),
         ("bm25", {"b": 1.5}, "1.5"),
@@ -78,11 +78,11 @@ def test_schema_accepts_the_parameters_and_the_recipes() -> None:
         ("evaluate", {"relevance": 0}, "0"),
     ],
 )
-def test_schema_refuses_what_the_records_refuse(section: str, value: Any, refused: str) -> None:
+def test_schema_refuses_what_the_records_refuse(section: str, value: Any, message: str) -> None:
     sections = deepcopy(read_yaml(ROOT / "params.yaml")) | {section: value}
-    found = faults(sections)
-    assert len(found) == 1
-    assert refused in found[0]
+    messages = faults(sections)
+    assert len(messages) == 1
+    assert message in messages[0]
 
 
 @pytest.mark.parametrize("relevance", [2, {"test": 2}])

@@ -8,7 +8,7 @@ from flows.cli import main as cli
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "missing command; see retemper --help"),
         (("runs",), "no such command 'runs'. Did you mean 'run', 'rounds'; see retemper --help"),
@@ -33,11 +33,11 @@ from flows.cli import main as cli
     ],
 )
 def test_a_usage_error_is_one_line_anywhere(
-    tmp_path: Path, arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as error:
         cli.main(arguments)
     (line,) = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2
-    assert line.startswith(f"retemper: {said}")
+    assert error.value.code == 2
+    assert line.startswith(f"retemper: {message}")

@@ -32,96 +32,96 @@ def trainings(bad: int, drop: float, *, noise: float, seed: int) -> tuple[Train,
     """A training whose model loses `drop` from batch `bad` on, with noise by query and by seed; and what was trained."""
     draw = random.Random(seed)
     base = [draw.uniform(0, 1) for _ in range(500)]
-    asked: list[int] = []
+    counts: list[int] = []
 
     def train(count: int, repetition: int) -> Measured:
-        asked.append(count)
-        own = random.Random(f"{seed} {count} {repetition}")
-        shift = own.gauss(0, noise) + 0.0005 * count - (drop if count >= bad else 0)
-        values = {f"q{number}": one + shift + own.gauss(0, 0.1) for number, one in enumerate(base)}
+        counts.append(count)
+        generator = random.Random(f"{seed} {count} {repetition}")
+        shift = generator.gauss(0, noise) + 0.0005 * count - (drop if count >= bad else 0)
+        values = {f"q{number}": value + shift + generator.gauss(0, 0.1) for number, value in enumerate(base)}
         return Measured(math.fsum(values.values()) / len(values), values)
 
-    return train, asked
+    return train, counts
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_planted_batch_among_sixteen_is_found_in_five_retrainings(seed: int) -> None:
     """20 of 20. Both ends were retrainings before: the champion, and the one that was refused."""
     bad = random.Random(seed).randint(1, 16)
-    train, asked = trainings(bad, 0.05, noise=0.004, seed=seed)
-    found = search(WHOLE, train)
-    assert found.batch == bad
-    assert asked[:2] == [0, 16]
-    assert len(asked) - 2 <= 5
-    assert found.probability >= Search.SURE
-    assert found.queries == 500
+    train, counts = trainings(bad, 0.05, noise=0.004, seed=seed)
+    result = search(WHOLE, train)
+    assert result.batch == bad
+    assert counts[:2] == [0, 16]
+    assert len(counts) - 2 <= 5
+    assert result.probability >= Search.SURE
+    assert result.queries == 500
 
 
 @pytest.mark.parametrize("bad", range(1, 17))
 def test_without_noise_it_is_plain_bisection(bad: int) -> None:
-    train, asked = trainings(bad, 0.2, noise=0, seed=1)
+    train, counts = trainings(bad, 0.2, noise=0, seed=1)
     assert search(WHOLE, train).batch == bad
-    assert len(asked) - 2 == 4
+    assert len(counts) - 2 == 4
 
 
 def test_a_noisy_figure_is_not_trusted_alone() -> None:
     """With noise half as large as the drop, prefixes are trained again, with other seeds, and the bad batch is found all the same."""
-    right, more = 0, 0
+    correct, repeated = 0, 0
     for seed in range(20):
         bad = random.Random(seed).randint(1, 16)
-        looking = Search(16, -1.0)
+        bisection = Search(16, -1.0)
         draw = random.Random(seed)
-        while not looking.sure:
-            count = looking.next()
-            looking.add(count, (-1.0 if count >= bad else 0.0) + draw.gauss(0, 0.5), 0.5)
-        right += looking.best == bad
-        more += len(looking.seen) > 4
-    assert right >= 18
-    assert more >= 15
+        while not bisection.sure:
+            count = bisection.next()
+            bisection.add(count, (-1.0 if count >= bad else 0.0) + draw.gauss(0, 0.5), 0.5)
+        correct += bisection.best == bad
+        repeated += len(bisection.seen) > 4
+    assert correct >= 18
+    assert repeated >= 15
 
 
 def test_the_posterior_by_hand() -> None:
-    looking = Search(2, -1.0)
-    assert looking.posterior() == [0.5, 0.5]
-    assert looking.next() == 1
-    looking.add(1, -0.75, 0.5)  # of the first batch alone: 0.25 from the drop, 0.75 from none, with a scale of 0.5
+    bisection = Search(2, -1.0)
+    assert bisection.posterior() == [0.5, 0.5]
+    assert bisection.next() == 1
+    bisection.add(1, -0.75, 0.5)  # of the first batch alone: 0.25 from the drop, 0.75 from none, with a scale of 0.5
     bad, good = stats.t.pdf([0.25 / 0.5, 0.75 / 0.5], 5)
-    assert looking.posterior()[0] == pytest.approx(bad / (bad + good))
-    assert looking.best == 1
+    assert bisection.posterior()[0] == pytest.approx(bad / (bad + good))
+    assert bisection.best == 1
 
 
 def test_no_loss_is_no_batch() -> None:
-    train, asked = trainings(99, 0.05, noise=0.001, seed=3)
-    found = search(WHOLE, train)
-    assert found.batch is None
-    assert asked == [0, 16]
+    train, counts = trainings(99, 0.05, noise=0.001, seed=3)
+    result = search(WHOLE, train)
+    assert result.batch is None
+    assert counts == [0, 16]
     better, _ = trainings(5, -0.05, noise=0.001, seed=3)
     assert search(WHOLE, better).batch is None
     assert search(WHOLE, better, fewer=True).batch == 5, "of a measure that counts mistakes, more is worse"
 
 
 def test_the_search_begins_after_the_good_batches() -> None:
-    train, asked = trainings(12, 0.05, noise=0.001, seed=4)
-    found = search(Range(NAMES, 10, 14), train)
-    assert found.batch == 12
-    assert asked[:2] == [10, 14]
-    assert set(asked[2:]) <= {11, 12, 13}
+    train, counts = trainings(12, 0.05, noise=0.001, seed=4)
+    result = search(Range(NAMES, 10, 14), train)
+    assert result.batch == 12
+    assert counts[:2] == [10, 14]
+    assert set(counts[2:]) <= {11, 12, 13}
 
 
 def test_the_seed_noise_that_an_answer_bears_is_told() -> None:
     train, _ = trainings(5, 0.05, noise=0.001, seed=5)
-    found = search(WHOLE, train)
-    told = told_of(found, WHOLE, what="nDCG@10 of star", trained=4).splitlines()
-    assert told[-3].startswith("bad batch: b04 (probability ")
-    assert f"moves the mean by less than {abs(found.drop) / 10:.4f}, a tenth of the drop" in told[-2]
+    result = search(WHOLE, train)
+    lines = told_of(result, WHOLE, what="nDCG@10 of star", trained=4).splitlines()
+    assert lines[-3].startswith("bad batch: b04 (probability ")
+    assert f"moves the mean by less than {abs(result.drop) / 10:.4f}, a tenth of the drop" in lines[-2]
 
 
 def test_a_loss_of_several_batches_is_told() -> None:
     """The search is for one batch; where a prefix costs a part of the drop, beyond the noise, a second one is likely."""
 
     def told(part: float) -> str:
-        found = Found(2, 0.99, drop=-0.12, error=0.01, queries=80, tried=[Tried(1, -0.001, 0.01), Tried(2, part, 0.01)])
-        return told_of(found, Range(NAMES, 0, 4), what="AP of a", trained=4)
+        result = Found(2, 0.99, drop=-0.12, error=0.01, queries=80, tried=[Tried(1, -0.001, 0.01), Tried(2, part, 0.01)])
+        return told_of(result, Range(NAMES, 0, 4), what="AP of a", trained=4)
 
     assert "the first 2 batches cost -0.0600 of -0.1200, so more than one may be bad: leave b01 out, and search again\n" in told(-0.06)
     for within_noise in (-0.11, -0.12, -0.15, -0.016):
@@ -152,8 +152,8 @@ def test_a_champion_that_was_trained_further_is_searched_as_the_model_that_it_co
     (tmp_path / tree.RECORD).write_text(json.dumps(record))
     git("add", tree.RECORD, folder=tmp_path)
     git("-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "--quiet", "-m", "one", folder=tmp_path)
-    now = Champion(1, "tower_queries", "promoted", "now", commit=git("rev-parse", "HEAD", folder=tmp_path).strip())
-    assert model_of(now, {"rounds": {"a": {}}, "adore": adore}) == expected
+    current = Champion(1, "tower_queries", "promoted", "now", commit=git("rev-parse", "HEAD", folder=tmp_path).strip())
+    assert model_of(current, {"rounds": {"a": {}}, "adore": adore}) == expected
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -184,11 +184,11 @@ def inbox(project: Any) -> Callable[..., Path]:
     [(("b00", "b01"), None, 2, False), (None, None, 0, True), (None, "b02", 3, False), ((), None, 0, False)],
 )
 def test_a_champion_of_other_batches_is_told(batches: tuple[str, ...] | None, good: str | None, first: int, note: bool) -> None:
-    """Those with new ones among them, by name: then all are searched, though the help names those after the champion's."""
+    """If new batches sort among the champion's by name, all are searched; the help says only those after the champion's."""
     inbox: Any = SimpleNamespace(batches=dict.fromkeys(NAMES), find=lambda _: SimpleNamespace(batches=batches))
-    found = bisect.range_of(inbox, Champion(3, "a", "promoted", "now", data={"digest": "d"}), good, bad=None)
-    assert (found.good, found.bad) == (first, 16)
-    assert found.note.startswith("champion/3 was not trained on the first few of these batches alone") is note
+    batch_range = bisect.range_of(inbox, Champion(3, "a", "promoted", "now", data={"digest": "d"}), good, bad=None)
+    assert (batch_range.good, batch_range.bad) == (first, 16)
+    assert batch_range.note.startswith("champion/3 was not trained on the first few of these batches alone") is note
 
 
 def test_a_source_that_is_not_here_is_as_the_commit_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,9 +199,9 @@ def test_a_source_that_is_not_here_is_as_the_commit_has_it(tmp_path: Path, monke
     )
     inbox: Any = SimpleNamespace(merge=lambda _: SimpleNamespace(spec="demo"))
     sections = {"dataset": {"source": "beir:../old"}, "encoder": {"source": "/nowhere/tower"}}
-    found = bisect._source("c", sections, inbox)
-    assert found["encoder"] == encoder
-    assert (found["dataset"]["source"], bool(found["dataset"]["digest"])) == ("demo", True)
+    source = bisect._source("c", sections, inbox)
+    assert source["encoder"] == encoder
+    assert (source["dataset"]["source"], bool(source["dataset"]["digest"])) == ("demo", True)
 
 
 def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., Path]) -> None:
@@ -212,15 +212,15 @@ def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., P
     inbox("w2", -5.0)
     assert "bisect: there is no champion yet" in project.call("bisect", status=2)[1]
     assert "--bad w9: no such batch in the inbox, expected one of w1, w2" in project.call("bisect", "--bad", "w9", status=2)[1]
-    told = project.call("bisect", "--model", "a", "--measure", "nDCG@7", status=2)[1]
-    assert "--measure: found nDCG@7, expected one of evaluate.measures: " in told
+    error = project.call("bisect", "--model", "a", "--measure", "nDCG@7", status=2)[1]
+    assert "--measure: found nDCG@7, expected one of evaluate.measures: " in error
     assert not (project.folder / ".retemper/bisect/tree").exists(), "nothing was trained first"
     out, _ = project.call("bisect", "--dry-run", "--model", "a")
     assert "2 batches, w1 to w2: retrainings: 1, and the two ends if they are not in the cache" in out
     out, _ = project.call("bisect", "--model", "a")
     assert "bad batch: w2 (probability 1.00; retrainings: 3)" in out
-    told = json.loads(project.call("bisect", "--model", "a", "--json")[0])
-    assert (told["batch"], told["retrainings"]) == ("w2", 0), "what was measured is known"
+    answer = json.loads(project.call("bisect", "--model", "a", "--json")[0])
+    assert (answer["batch"], answer["retrainings"]) == ("w2", 0), "what was measured is known"
     assert not (project.folder / ".retemper/bisect/tree").exists()
 
 
@@ -230,11 +230,13 @@ def test_a_graph_without_the_training_is_one_line(project: Any, inbox: Callable[
     inbox("w2", -5.0)
     graph = json.loads((project.folder / "dvc.yaml").read_text())
     for name in ("train", "evaluate"):
-        (project.folder / "dvc.yaml").write_text(json.dumps({"stages": {key: one for key, one in graph["stages"].items() if key != name}}))
+        (project.folder / "dvc.yaml").write_text(
+            json.dumps({"stages": {key: stage for key, stage in graph["stages"].items() if key != name}})
+        )
         project.commit()
-        told = project.call("bisect", "--model", "a", status=2)[1]
-        assert told.startswith(f"retemper: dvc.yaml: found no stage {name} in commit ")
-        assert told.endswith("expected one, since a needs it; commit a dvc.yaml that has it, or name another revision: --follow REV\n")
+        error = project.call("bisect", "--model", "a", status=2)[1]
+        assert error.startswith(f"retemper: dvc.yaml: found no stage {name} in commit ")
+        assert error.endswith("expected one, since a needs it; commit a dvc.yaml that has it, or name another revision: --follow REV\n")
 
 
 def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inbox: Callable[..., Path]) -> None:
@@ -246,8 +248,8 @@ def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inb
     del graph["stages"]["retrieve"]
     (project.folder / "dvc.yaml").write_text(json.dumps(graph))
     project.commit()
-    told = project.call("bisect", "--model", "a", status=2)[1]
-    assert told == (
+    error = project.call("bisect", "--model", "a", status=2)[1]
+    assert error == (
         "retemper: dvc.yaml: evaluate@a reads data/runs/a, which does not exist and which no stage makes; create it, "
         "or add the stage that makes it\n"
     )
@@ -255,7 +257,7 @@ def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inb
     assert not (project.folder / ".retemper/bisect/tree").exists(), "a refusal leaves nothing to resume"
     assert "bisect" not in project.git("worktree", "list")
     (project.folder / ".retemper/bisect/tree").mkdir()  # of a search that was killed
-    assert project.call("bisect", "--model", "a", status=2)[1] == told
+    assert project.call("bisect", "--model", "a", status=2)[1] == error
     assert (project.folder / ".retemper/bisect/tree").exists(), "its finished pieces are resumed"
 
 
@@ -274,8 +276,8 @@ def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, in
     assert out.count("remote team is unavailable, so nothing is pulled: ") == 1, "not with every retraining"
     away.rename(remote)
     assert "executed 0" in project.call("run")[0]
-    here, there = ({path.name for path in objects(root / "files/md5")} for root in (project.folder / ".dvc/cache", remote))
-    assert here == there
+    local, pushed = ({path.name for path in objects(root / "files/md5")} for root in (project.folder / ".dvc/cache", remote))
+    assert local == pushed
 
 
 @pytest.mark.heavy
@@ -289,6 +291,6 @@ def test_what_came_after_the_champion_is_searched(project: Any, inbox: Callable[
     assert project.retrain().startswith("retraining refused")
     out, _ = project.call("bisect", "--dry-run")
     assert "4 batches, w2 to w5: retrainings: 2, and the two ends if they are not in the cache" in out
-    told = json.loads(project.call("bisect", "--json")[0])
-    assert told["batch"] == "w4"
-    assert told["retrainings"] == 2, "both ends were retrainings before"
+    answer = json.loads(project.call("bisect", "--json")[0])
+    assert answer["batch"] == "w4"
+    assert answer["retrainings"] == 2, "both ends were retrainings before"

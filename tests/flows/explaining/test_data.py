@@ -15,8 +15,8 @@ def test_files_of_pairs_are_batches_of_a_past_run(tmp_path: Path, monkeypatch: p
     Path("inbox").mkdir()
     for name in ("a", "b"):
         Path(f"inbox/{name}.csv").write_text(f"Frage,Antwort\n{name},x {name}\n")
-    known = Inbox()
-    first = known.merge(["a.csv"])
+    inbox = Inbox()
+    first = inbox.merge(["a.csv"])
     texts = Path(first.spec.removeprefix("beir:"), "corpus.jsonl").read_text()
     assert [text in texts for text in ("eins", "x a", "x b")] == [True, True, False]
     assert Inbox().find(first.entry).batches == ("a.csv",)

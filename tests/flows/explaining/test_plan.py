@@ -45,56 +45,56 @@ def side(name: str, *, lr: float = 1e-5, k1: float = 0.9, data: str = "d1", code
     return Side(name, f"commit of {name}", model, stages, sections, source, graph, "nDCG@10", {})
 
 
-def plan(old: Side, new: Side, found: list[Factor]) -> Plan:
-    data = [Data(f"beir:{one.name}", one.source["dataset"]) for one in (old, new)]
-    return Plan(old, new, found, data[0], data[1], inbox=None)  # type: ignore[arg-type]
+def plan(old: Side, new: Side, differing: list[Factor]) -> Plan:
+    data = [Data(f"beir:{version.name}", version.source["dataset"]) for version in (old, new)]
+    return Plan(old, new, differing, data[0], data[1], inbox=None)  # type: ignore[arg-type]
 
 
 def test_what_differs() -> None:
     old = side("old")
     assert factors(old, side("new")) == []
-    found = factors(old, side("new", lr=2e-5, data="d2", code="c2", k1=1.2))
-    assert [(one.name, one.differs) for one in found] == [
+    differences = factors(old, side("new", lr=2e-5, data="d2", code="c2", k1=1.2))
+    assert [(factor.name, factor.differs) for factor in differences] == [
         ("data", ("dataset: d1 -> d2",)),
         ("bm25", ("bm25.k1: 0.9 -> 1.2",)),
         ("rounds", ("rounds.star.lr: 1e-05 -> 2e-05",)),
         ("code", ("train",)),
     ]
-    found = factors(old, side("new", model="warmup"))
-    assert [one.name for one in found] == ["rounds", "model"]
-    assert found[0].differs == ("rounds.star: given -> not given", "rounds.warmup: not given -> given")
-    both = join_factors("parameters", found)
-    assert (both.sections, both.model, both.code) == (("rounds",), True, False)
+    differences = factors(old, side("new", model="warmup"))
+    assert [factor.name for factor in differences] == ["rounds", "model"]
+    assert differences[0].differs == ("rounds.star: given -> not given", "rounds.warmup: not given -> given")
+    joined = join_factors("parameters", differences)
+    assert (joined.sections, joined.model, joined.code) == (("rounds",), True, False)
 
 
 def test_code_that_a_parameter_names_is_code() -> None:
     old, new = side("old"), side("new")
-    for one, digest in ((old, "0" * 16), (new, "1" * 16)):
-        tracked = one.stages["train@star"]["params"]["data/params.json"]["rounds.star"]
+    for version, digest in ((old, "0" * 16), (new, "1" * 16)):
+        tracked = version.stages["train@star"]["params"]["data/params.json"]["rounds.star"]
         tracked["loss"] = f"tasks.train.mine:loss@{digest}"
-        one.sections["rounds"]["star"]["loss"] = "tasks.train.mine:loss"
-    found = factors(old, new)
-    assert [(one.name, one.differs) for one in found] == [("code", ("tasks.train.mine:loss",))]
+        version.sections["rounds"]["star"]["loss"] = "tasks.train.mine:loss"
+    differences = factors(old, new)
+    assert [(factor.name, factor.differs) for factor in differences] == [("code", ("tasks.train.mine:loss",))]
     other = Factor("rounds", sections=("rounds",))  # of another round
-    assert relevant_factors(old, new, [*found, other])["train@star"] == {"code"}, "the parameter itself is the same"
+    assert relevant_factors(old, new, [*differences, other])["train@star"] == {"code"}, "the parameter itself is the same"
 
 
 def test_a_configuration_is_made_of_both_sides() -> None:
     old, new = side("old"), side("new", lr=2e-5, data="d2", code="c2", k1=1.2)
-    between = plan(old, new, factors(old, new))
-    none, everything = between.configuration(frozenset()), between.yardstick
+    comparison = plan(old, new, factors(old, new))
+    none, whole = comparison.configuration(frozenset()), comparison.yardstick
     assert (none.commit, none.sections["rounds"], none.source["dataset"]["digest"]) == (old.commit, old.sections["rounds"], "d1")
-    assert (everything.commit, everything.sections["bm25"], everything.sections["dataset"]) == (
+    assert (whole.commit, whole.sections["bm25"], whole.sections["dataset"]) == (
         new.commit,
         {"k1": 1.2},
         {"source": "beir:new"},
     )
-    mixed = between.configuration(frozenset({"code", "rounds"}))
+    mixed = comparison.configuration(frozenset({"code", "rounds"}))
     assert (mixed.commit, mixed.sections["rounds"], mixed.sections["bm25"]) == (new.commit, {"star": {"lr": 2e-5}}, {"k1": 0.9})
     assert mixed.sections["dataset"] == {"source": "beir:old"}
     assert mixed.sections["evaluate"] == {"of": "new"}, "how models are measured is no factor: it goes with the code"
-    assert not between.is_direct(frozenset({"code", "rounds"}))
-    assert between.is_direct(frozenset({"code", "data"}))
+    assert not comparison.is_direct(frozenset({"code", "rounds"}))
+    assert comparison.is_direct(frozenset({"code", "data"}))
     same_code = plan(old, side("new", lr=2e-5), [Factor("rounds", sections=("rounds",))])
     assert same_code.configuration(frozenset()).commit == "commit of new", "where the code is no factor, it is the newer one"
     assert is_direct(same_code.configuration(frozenset()), same_code.yardstick)
@@ -109,36 +109,38 @@ def test_repetitions_have_other_seeds() -> None:
 
 def test_the_stages_of_a_model() -> None:
     sections = {"rounds": {"star": {}}, "adore": {"tower": {}}, "fuse": {"hybrid": {}}, "rerank": {"again": {}}}
-    one = {name: Configuration("", sections, {}, name) for name in ("star", "tower", "hybrid", "again", "bm25", "nobody")}
-    assert [evaluation(one[name]) for name in list(one)[:5]] == [
+    configurations = {name: Configuration("", sections, {}, name) for name in ("star", "tower", "hybrid", "again", "bm25", "nobody")}
+    assert [evaluation(configurations[name]) for name in list(configurations)[:5]] == [
         "evaluate@star",
         "evaluate_adore@tower",
         "evaluate_fuse@hybrid",
         "evaluate_rerank@again",
         "evaluate_bm25",
     ]
-    assert [training(one[name]) for name in ("star", "tower", "hybrid")] == ["train@star", "adore@tower", "fuse@hybrid"]
+    assert [training(configurations[name]) for name in ("star", "tower", "hybrid")] == ["train@star", "adore@tower", "fuse@hybrid"]
     with pytest.raises(Refused, match=r"nobody: no such model in params\.yaml, expected one of bm25, star, tower, hybrid, again"):
-        evaluation(one["nobody"])
+        evaluation(configurations["nobody"])
     with pytest.raises(Refused, match="again: cannot be measured on other data"):
-        training(one["again"])
+        training(configurations["again"])
 
 
 def test_costs_count_what_no_side_has_run() -> None:
     """BM25 depends on data and k1, the training on both and its own two: 16 trainings less those of the two sides."""
     old, new = side("old"), side("new", lr=2e-5, data="d2", code="c2", k1=1.2)
-    found = factors(old, new)
-    reads = relevant_factors(old, new, found)
+    differences = factors(old, new)
+    reads = relevant_factors(old, new, differences)
     assert reads["bm25"] == {"data", "bm25"}
     assert reads["train@star"] == {"data", "bm25", "rounds", "code"}
-    names = [one.name for one in found]
+    names = [factor.name for factor in differences]
     coalitions = [frozenset(name for bit, name in enumerate(names) if number >> bit & 1) for number in range(16)]
     seconds = {"bm25": 1.0, "train@star": 100.0}
 
     def cost(repetitions: int) -> Any:
-        wanted = [(one, again) for one in coalitions for again in range(repetitions)]
-        between = plan(old, new, found)
-        return estimate((old, new), found, wanted, known=3, direct=between.is_direct, trained=lambda _: "train@star", seconds=seconds)
+        runs = [(coalition, repetition) for coalition in coalitions for repetition in range(repetitions)]
+        comparison = plan(old, new, differences)
+        return estimate(
+            (old, new), differences, runs, known=3, direct=comparison.is_direct, trained=lambda _: "train@star", seconds=seconds
+        )
 
     once = cost(1)
     assert (once.runs, once.known, once.trainings) == (16, 3, 14)
@@ -167,15 +169,15 @@ def test_data_is_found_as_the_first_batches(tmp_path: Path, monkeypatch: pytest.
         Path(merged.spec.removeprefix("beir:")) / "corpus.jsonl"
     ).read_text() == '{"_id": "a", "text": "source"}\n{"_id": "b", "text": "inbox/w1"}\n'
     for names in ([], ["w1"], ["w1", "w2"]):
-        elsewhere = {**inbox.merge(names).entry, "source": "beir:nowhere"}
-        found = Inbox(tmp_path / "again").find(elsewhere)
-        assert (found.batches, found.available) == (tuple(names), True)
-        assert found.entry["digest"] == elsewhere["digest"]
+        entry = {**inbox.merge(names).entry, "source": "beir:nowhere"}
+        data = Inbox(tmp_path / "again").find(entry)
+        assert (data.batches, data.available) == (tuple(names), True)
+        assert data.entry["digest"] == entry["digest"]
     lost = inbox.find({"source": "beir:nowhere", "digest": "0"})
     assert (lost.batches, lost.available) == (None, False)
     Path("retraining.yaml").unlink()
-    here = Inbox(tmp_path / "merged").find({"source": "beir:source", "digest": inbox.merge([]).entry["digest"]})
-    assert (here.batches, here.available) == (None, True)
+    default = Inbox(tmp_path / "merged").find({"source": "beir:source", "digest": inbox.merge([]).entry["digest"]})
+    assert (default.batches, default.available) == (None, True)
 
 
 @pytest.mark.parametrize("kind", ["beir", "csv"])
@@ -189,6 +191,6 @@ def test_batches_are_found_beside_a_source_of_either_form(kind: str, tmp_path: P
         (tmp_path / folder / ("corpus.csv" if kind == "csv" else "corpus.jsonl")).write_text(content)
     inbox = Inbox(tmp_path / "merged")
     assert list(inbox.batches) == ["1"]
-    alone, both = inbox.merge([]), inbox.merge(["1"])
+    alone, merged = inbox.merge([]), inbox.merge(["1"])
     assert inbox.find(alone.entry).batches == ()
-    assert inbox.find(both.entry).batches == ("1",)
+    assert inbox.find(merged.entry).batches == ("1",)

@@ -20,32 +20,35 @@ def test_a_configuration_need_not_have_the_systems_that_its_report_names(
     monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)
     full_params["failures"] = {"model": "left_out"}
     full_params["report"]["baselines"] = ["bm25", "left_out"]
-    wrong = full_params | {"queries": "mine"}
-    asked = {name: Configuration("", sections, {}, "star") for name, sections in (("fit", full_params), ("unfit", wrong))}
-    found = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(asked)
-    assert found == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
+    invalid = full_params | {"queries": "mine"}
+    configurations = {name: Configuration("", sections, {}, "star") for name, sections in (("fit", full_params), ("unfit", invalid))}
+    refusals = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(configurations)
+    assert refusals == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
 
 
 def test_bm25_is_made_from_no_round(full_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`why` leaves its side no entry of rounds, and params.yaml must have one."""
+    """`why` leaves that side without rounds, and params.yaml must have one."""
     monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)
     entries = dict.fromkeys(("encoders", "pretrain", "rounds", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse"))
     sections = full_params | {section: {} for section in entries} | {"study": {}, "analyses": {}}
-    asked = {"bm25": Configuration("", sections, {}, "bm25"), "unfit": Configuration("", sections | {"queries": "mine"}, {}, "bm25")}
-    found = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(asked)
-    assert found == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
+    configurations = {
+        "bm25": Configuration("", sections, {}, "bm25"),
+        "unfit": Configuration("", sections | {"queries": "mine"}, {}, "bm25"),
+    }
+    refusals = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(configurations)
+    assert refusals == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
 
 
-@pytest.mark.parametrize(("error", "raised"), [(UserError("no such key"), Refused), (InputChanged("x: changed"), Failed)])
+@pytest.mark.parametrize(("error", "kind"), [(UserError("no such key"), Refused), (InputChanged("x: changed"), Failed)])
 def test_a_file_that_changed_meanwhile_is_no_refusal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError, raised: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError, kind: type[Exception]
 ) -> None:
-    """`why` takes a refusal for two factors that do not go together, and would count them as one."""
+    """`why` reads a refusal as two factors that do not go together, and would count them as one."""
     for name in ("equip", "link_sources"):
         monkeypatch.setattr(runs, name, lambda *_: None)
     monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)
     monkeypatch.setattr(runs, "run_in", lambda *_, **__: (2, [error.problem]))
-    with pytest.raises(raised, match=str(error)):
+    with pytest.raises(kind, match=str(error)):
         Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None)._run(tmp_path, Configuration("", {}, {}, "a"), "train@a", label="a")
 
 
@@ -60,18 +63,20 @@ def test_a_model_is_measured_with_what_its_own_index_has_learned(tmp_path: Path,
     for path in ("data/encoders/a/document/model.safetensors", "data/encoders/a/config.json", f"data/indexes/a/{LEARNED}", "dvc.yaml"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)
-    made = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
-    for name, value in {"make_worktree": tmp_path, "read_lock": {}, "stages_in_graph": {}, "parts_of": made}.items():
+    parts = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
+    for name, value in {"make_worktree": tmp_path, "read_lock": {}, "stages_in_graph": {}, "parts_of": parts}.items():
         monkeypatch.setattr(runs, name, lambda *_, value=value, **__: value)
     bench = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None)
-    one = Configuration("", {"adore": {"a": {"round": "star", "index": "PQ8", "lr": 1e-5}}, "text": {"titles": False}}, {}, "a")
-    found = bench._on(Configuration("c", {"text": {"titles": True}}, {}, "b"), one, tmp_path)
-    assert runs.evaluation(found) == "evaluate_adore@a"
-    assert found.sections["adore"] == {"a": {"round": "a_documents", "negatives": "none", "steps": 0, "quantizer": "given", "index": "PQ8"}}
-    assert found.sections["rounds"] == {"a_documents": {"init": "base", "negatives": "none", "steps": 0}}
-    files = found.source["encoder"]["files"]
+    configuration = Configuration("", {"adore": {"a": {"round": "star", "index": "PQ8", "lr": 1e-5}}, "text": {"titles": False}}, {}, "a")
+    measured = bench._on(Configuration("c", {"text": {"titles": True}}, {}, "b"), configuration, tmp_path)
+    assert runs.evaluation(measured) == "evaluate_adore@a"
+    assert measured.sections["adore"] == {
+        "a": {"round": "a_documents", "negatives": "none", "steps": 0, "quantizer": "given", "index": "PQ8"}
+    }
+    assert measured.sections["rounds"] == {"a_documents": {"init": "base", "negatives": "none", "steps": 0}}
+    files = measured.source["encoder"]["files"]
     assert set(files) == {"config.json", "document/model.safetensors", LEARNED}, "all of it counts as the source"
-    assert found.sections["text"] == {"titles": False}
+    assert measured.sections["text"] == {"titles": False}
     (tmp_path / "data/indexes/a" / LEARNED).unlink()
     with pytest.raises(UserError, match=r"^a: made before Retemper kept what its own index has learned, so it cannot be measured on other"):
-        bench._on(found, one, tmp_path)
+        bench._on(measured, configuration, tmp_path)

@@ -29,51 +29,51 @@ def test_values_are_the_mean_gain_over_all_orders(count: int) -> None:
     for order in all_orders:
         for place, name in enumerate(order):
             expected[name] += (worth[frozenset(order[: place + 1])] - worth[frozenset(order[:place])]) / len(all_orders)
-    found = shares(single(names), worth.__getitem__)
-    assert {name: found[frozenset({name})].value for name in names} == expected
-    assert sum(share.value for share in found.values()) == worth[frozenset(names)] - worth[frozenset()], "exactly, not nearly"
+    result = shares(single(names), worth.__getitem__)
+    assert {name: result[frozenset({name})].value for name in names} == expected
+    assert sum(share.value for share in result.values()) == worth[frozenset(names)] - worth[frozenset()], "exactly, not nearly"
 
 
 def test_a_case_by_hand() -> None:
     """Two factors that only help together (+6), and one that does nothing: 3, 3, 0."""
-    worth = {one: Fraction(6 * (one >= {"a", "b"})) for one in game(["a", "b", "c"], 0)}
+    worth = {coalition: Fraction(6 * (coalition >= {"a", "b"})) for coalition in game(["a", "b", "c"], 0)}
     assert [share.value for share in shares(single(["a", "b", "c"]), worth.__getitem__).values()] == [3, 3, 0]
 
 
 def test_many_factors_are_sampled_and_still_add_up() -> None:
     names = [f"f{number}" for number in range(EXACT + 2)]
-    worth = {one: Fraction(len(one) ** 2 + 5 * ("f0" in one)) for one in game(names, 1)}
-    asked: set[frozenset[str]] = set()
+    worth = {coalition: Fraction(len(coalition) ** 2 + 5 * ("f0" in coalition)) for coalition in game(names, 1)}
+    coalitions: set[frozenset[str]] = set()
 
-    def value(one: frozenset[str]) -> Fraction:
-        asked.add(one)
-        return worth[one]
+    def value(coalition: frozenset[str]) -> Fraction:
+        coalitions.add(coalition)
+        return worth[coalition]
 
-    found = shares(single(names), value)
-    assert sum(share.value for share in found.values()) == worth[frozenset(names)]
-    assert asked == set(needed_coalitions(single(names)))
+    result = shares(single(names), value)
+    assert sum(share.value for share in result.values()) == worth[frozenset(names)]
+    assert coalitions == set(needed_coalitions(single(names)))
     exact = {group: shapley._exact(group, single(names), worth.__getitem__) for group in single(names)}
-    for group, share in found.items():
+    for group, share in result.items():
         assert share.sampling > 0
         assert abs(float(share.value - exact[group])) < 4 * share.sampling
-    assert shares(single(names), value) == found, "the same orders each time"
+    assert shares(single(names), value) == result, "the same orders each time"
 
 
 def test_groups_count_as_one_factor() -> None:
     worth = game(["a", "b", "c"], 2)
     groups = [frozenset({"a", "c"}), frozenset({"b"})]
-    found = shares(groups, worth.__getitem__)
-    none, ac, b, everything = (worth[frozenset(one)] for one in ("", "ac", "b", "abc"))
-    assert found[groups[0]].value == ((ac - none) + (everything - b)) / 2
-    assert [len(one) for one in needed_coalitions(groups)] == [0, 1, 2, 3]
+    result = shares(groups, worth.__getitem__)
+    none, ac, b, everything = (worth[frozenset(members)] for members in ("", "ac", "b", "abc"))
+    assert result[groups[0]].value == ((ac - none) + (everything - b)) / 2
+    assert [len(members) for members in needed_coalitions(groups)] == [0, 1, 2, 3]
 
 
 def test_the_pair_that_is_refused_apart_is_merged() -> None:
     groups = single(["data", "parameters", "code"])
-    apart = [one for one in needed_coalitions(groups) if ("parameters" in one) != ("code" in one)]
-    found = merge_pair(groups, apart)
-    assert found == [frozenset({"data"}), frozenset({"parameters", "code"})]
-    assert not [one for one in needed_coalitions(found) if one in apart]
+    apart = [subset for subset in needed_coalitions(groups) if ("parameters" in subset) != ("code" in subset)]
+    merged = merge_pair(groups, apart)
+    assert merged == [frozenset({"data"}), frozenset({"parameters", "code"})]
+    assert not [subset for subset in needed_coalitions(merged) if subset in apart]
     for coalition in (frozenset[str](), frozenset({"data", "parameters", "code"})):
         with pytest.raises(ValueError, match="no two groups"):
             merge_pair(groups, [coalition])

@@ -41,7 +41,7 @@ def by_orders(worth: Callable[[frozenset[str]], float], names: list[str]) -> dic
     for order in itertools.permutations(names):
         for place, name in enumerate(order):
             gains[name].append(worth(frozenset(order[: place + 1])) - worth(frozenset(order[:place])))
-    return {name: sum(found) / len(found) for name, found in gains.items()}
+    return {name: sum(values) / len(values) for name, values in gains.items()}
 
 
 @pytest.mark.heavy
@@ -54,22 +54,22 @@ def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callab
         in out
     )
     assert not (project.folder / ".retemper/why/tree").exists(), "a look leaves no tree"
-    told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "2", "--json")[0])
+    answer = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "2", "--json")[0])
     old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
     parts = {}
     for seed in (1000, 2000):
 
-        def worth(chosen: frozenset[str], seed: int = seed) -> float:
-            texts, lr = new if "data" in chosen else old, 3e-5 if "parameters" in chosen else 1e-5
-            return value(texts, lr, 0.25 if "code" in chosen else 0, seed=seed)
+        def worth(coalition: frozenset[str], seed: int = seed) -> float:
+            texts, lr = new if "data" in coalition else old, 3e-5 if "parameters" in coalition else 1e-5
+            return value(texts, lr, 0.25 if "code" in coalition else 0, seed=seed)
 
         parts[seed] = by_orders(worth, ["data", "parameters", "code"])
-    rows = {row["factor"]: row for row in told["rows"]}
+    rows = {row["factor"]: row for row in answer["rows"]}
     for name, first in parts[1000].items():
         assert rows[name]["contribution"] == pytest.approx((first + parts[2000][name]) / 2, abs=1e-12)
     assert list(rows) == [*parts[1000], "seed"]
-    assert told["difference"] == pytest.approx(value(new, 3e-5, 0.25) - value(old, 1e-5, 0), abs=1e-12)
-    assert sum(row["contribution"] for row in told["rows"]) == pytest.approx(told["difference"], abs=1e-15)
+    assert answer["difference"] == pytest.approx(value(new, 3e-5, 0.25) - value(old, 1e-5, 0), abs=1e-12)
+    assert sum(row["contribution"] for row in answer["rows"]) == pytest.approx(answer["difference"], abs=1e-15)
 
 
 def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[float], None]) -> None:
@@ -79,27 +79,27 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1")
     assert "HEAD~1 -> HEAD: factors: data, code; seeds: 1; runs: 3 (1 more known); trainings: 2 at most; by recorded times: " in out
     assert not (project.folder / ".retemper/why/values").exists()
-    told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
+    answer = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
     old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
 
-    def worth(chosen: frozenset[str]) -> float:
-        return value(new if "data" in chosen else old, 1e-5, 0.25 if "code" in chosen else 0)
+    def worth(coalition: frozenset[str]) -> float:
+        return value(new if "data" in coalition else old, 1e-5, 0.25 if "code" in coalition else 0)
 
-    assert {row["factor"]: row["contribution"] for row in told["rows"]} == pytest.approx(by_orders(worth, ["data", "code"]), abs=1e-12)
-    assert told["old_value"] == pytest.approx(worth(frozenset()), abs=1e-12)
-    assert told["new_value"] == pytest.approx(worth(frozenset({"data", "code"})), abs=1e-12)
-    assert sum(row["contribution"] for row in told["rows"]) == pytest.approx(told["difference"], abs=1e-15)
-    assert told["rows"][1]["differs"] == ["train"]
+    assert {row["factor"]: row["contribution"] for row in answer["rows"]} == pytest.approx(by_orders(worth, ["data", "code"]), abs=1e-12)
+    assert answer["old_value"] == pytest.approx(worth(frozenset()), abs=1e-12)
+    assert answer["new_value"] == pytest.approx(worth(frozenset({"data", "code"})), abs=1e-12)
+    assert sum(row["contribution"] for row in answer["rows"]) == pytest.approx(answer["difference"], abs=1e-15)
+    assert answer["rows"][1]["differs"] == ["train"]
     out, _ = project.call("why", "HEAD~1", "HEAD", "--seeds", "1")
     assert "runs: 0 (4 more known); trainings: 0 at most" in out
     total = next(line.split() for line in out.splitlines() if line.startswith("total"))
-    assert total == ["total", f"{told['difference']:+.4f}", f"{told['old_value']:.4f}", "->", f"{told['new_value']:.4f}"]
-    for revision, told in (
+    assert total == ["total", f"{answer['difference']:+.4f}", f"{answer['old_value']:.4f}", "->", f"{answer['new_value']:.4f}"]
+    for revision, message in (
         ("nowhere", "revision nowhere: not found in git, expected a commit, branch, tag or experiment"),
         ("champion/7", "champion/7: no such champion; there is none yet"),
         ("HEAD:b", "HEAD:b: its dvc.lock has no metrics of b, expected a model that its run measured"),
     ):
-        assert told in project.call("why", "HEAD~1", revision, status=2)[1]
+        assert message in project.call("why", "HEAD~1", revision, status=2)[1]
     err = project.call("why", "HEAD~1", "HEAD", "--split", "data", status=2)[1]
     assert "--split data: found no batches of the inbox that HEAD has and HEAD~1 lacks" in err
     (project.folder / ".dvc/cache/files").rename(project.folder / ".dvc/cache/away")
@@ -115,16 +115,16 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
 def test_bm25_is_taken_only_where_it_is_named(project: Any) -> None:
     """It is the best of both revisions here."""
     graph = json.loads((project.folder / "dvc.yaml").read_text())
-    made = 'mkdir -p data/metrics && echo \'{"dev": {"nDCG@10": 0.99}}\' > data/metrics/bm25.json'
-    graph["stages"]["evaluate_bm25"] = {"cmd": made, "deps": ["data/corpus"], "metrics": ["data/metrics/bm25.json"]}
+    command = 'mkdir -p data/metrics && echo \'{"dev": {"nDCG@10": 0.99}}\' > data/metrics/bm25.json'
+    graph["stages"]["evaluate_bm25"] = {"cmd": command, "deps": ["data/corpus"], "metrics": ["data/metrics/bm25.json"]}
     (project.folder / "dvc.yaml").write_text(json.dumps(graph))
     run_twice(project, lambda: project.add(*[0.9] * 10))
     out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1")
-    told = [line for line in out.splitlines() if "BM25" in line]
-    assert [line.partition(":")[0] for line in told] == ["HEAD~1", "HEAD"] and told[1].endswith("for BM25, name HEAD:bm25")
-    assert json.loads(project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1", "--json")[0])["notes"] == told
-    found = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
-    assert (found["model"], found["notes"]) == ("a", told)
+    notes = [line for line in out.splitlines() if "BM25" in line]
+    assert [line.partition(":")[0] for line in notes] == ["HEAD~1", "HEAD"] and notes[1].endswith("for BM25, name HEAD:bm25")
+    assert json.loads(project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1", "--json")[0])["notes"] == notes
+    answer = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
+    assert (answer["model"], answer["notes"]) == ("a", notes)
 
 
 def test_a_coalition_without_a_training_is_counted_by_its_own_side() -> None:
@@ -133,7 +133,7 @@ def test_a_coalition_without_a_training_is_counted_by_its_own_side() -> None:
         factors=[Factor("rounds", sections=("rounds",)), Factor("model", model=True)],
         old=SimpleNamespace(evaluation="evaluate@a"),
         new=SimpleNamespace(evaluation="evaluate_bm25"),
-        configuration=lambda one: Configuration("c", {}, {}, "bm25" if "model" in one else "a"),
+        configuration=lambda coalition: Configuration("c", {}, {}, "bm25" if "model" in coalition else "a"),
     )
     assert _trained(plan, frozenset({"rounds"})) == "evaluate@a"
     assert _trained(plan, frozenset({"rounds", "model"})) == "evaluate_bm25"
@@ -143,8 +143,8 @@ def test_the_rest_is_the_seed_and_the_interval_its_noise() -> None:
     """Two factors, three repetitions beside the seeds as they are; the parts add up to the difference of these, exactly."""
     draw = random.Random(0)
     groups = {frozenset({name}): (name, [f"{name} differs"]) for name in ("data", "code")}
-    coalitions = [frozenset(one) for one in ((), ("data",), ("code",), ("data", "code"))]
-    values = {(one, repetition): Fraction(draw.uniform(0, 1)) for one in coalitions for repetition in range(4)}
+    coalitions = [frozenset(coalition) for coalition in ((), ("data",), ("code",), ("data", "code"))]
+    values = {(coalition, repetition): Fraction(draw.uniform(0, 1)) for coalition in coalitions for repetition in range(4)}
     none, first, second, both = coalitions
     ends = {place: value for place, value in values.items() if place[1] or place[0] in (none, both)}
     data, code, seed = split(groups, ends, 3)
@@ -183,45 +183,49 @@ class Bench:
     def __init__(self, *, says: str, apart: Callable[[str], bool]) -> None:
         self.says, self.apart, self.measurements = says, apart, list[str]()
 
-    def refusals(self, asked: dict[str, Configuration]) -> dict[str, str]:
-        return {name: "rounds.a.new: unknown key" for name, one in asked.items() if self.says == "check" and self.apart(one.model)}
+    def refusals(self, configurations: dict[str, Configuration]) -> dict[str, str]:
+        return {
+            name: "rounds.a.new: unknown key"
+            for name, configuration in configurations.items()
+            if self.says == "check" and self.apart(configuration.model)
+        }
 
     def known(self, *_: object) -> None:
         return None
 
-    def measured(self, one: Configuration, _: Configuration, label: str) -> Measured:
-        if self.says == "run" and self.apart(one.model):
+    def measured(self, configuration: Configuration, _: Configuration, label: str) -> Measured:
+        if self.says == "run" and self.apart(configuration.model):
             raise Refused("rounds.a.new: unknown key")
         self.measurements.append(label)
-        data, code = "data" in one.model, "code" in one.model
-        worth = 2.0 * data + 1.0 * code + 4.0 * (data and code)
-        return Measured(worth, {"q": worth})
+        data, code = "data" in configuration.model, "code" in configuration.model
+        figure = 2.0 * data + 1.0 * code + 4.0 * (data and code)
+        return Measured(figure, {"q": figure})
 
 
-@pytest.mark.parametrize("says", ["check", "run"])
-def test_what_cannot_be_apart_is_one_factor(says: str) -> None:
-    bench, said = Bench(says=says, apart=lambda model: ("parameters" in model) != ("code" in model)), list[str]()
-    work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=1, say=said.append)
+@pytest.mark.parametrize("refused_by", ["check", "run"])
+def test_what_cannot_be_apart_is_one_factor(refused_by: str) -> None:
+    bench, lines = Bench(says=refused_by, apart=lambda model: ("parameters" in model) != ("code" in model)), list[str]()
+    work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=1, say=lines.append)
     work.refuse_invalid()
-    explained = work.explain()
-    assert said == ["parameters of one side with code of the other: rounds.a.new: unknown key; the two count as one factor"]
-    data, both = explained.rows
-    assert (data.factor, both.factor) == ("data", "parameters + code")
-    assert data.contribution + both.contribution == explained.difference == 7.0
-    assert (data.contribution, both.contribution) == (4.0, 3.0), "half each of what only both do"
-    assert "parameters of one side with code of the other" in text(explained)
+    explanation = work.explain()
+    assert lines == ["parameters of one side with code of the other: rounds.a.new: unknown key; the two count as one factor"]
+    data, merged = explanation.rows
+    assert (data.factor, merged.factor) == ("data", "parameters + code")
+    assert data.contribution + merged.contribution == explanation.difference == 7.0
+    assert (data.contribution, merged.contribution) == (4.0, 3.0), "half each of what only both do"
+    assert "parameters of one side with code of the other" in text(explanation)
     assert "new: parameters + code, seeds as they are" in bench.measurements
 
 
-@pytest.mark.parametrize("says", ["check", "run"])
-def test_only_the_two_sides_are_trained_with_the_seeds_as_they_are(says: str) -> None:
-    bench = Bench(says=says, apart=lambda model: ("parameters" in model) != ("code" in model))
+@pytest.mark.parametrize("refused_by", ["check", "run"])
+def test_only_the_two_sides_are_trained_with_the_seeds_as_they_are(refused_by: str) -> None:
+    bench = Bench(says=refused_by, apart=lambda model: ("parameters" in model) != ("code" in model))
     work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=2, say=lambda _: None)
     work.refuse_invalid()
-    explained = work.explain()
-    assert [row.factor for row in explained.rows] == ["data", "parameters + code", "seed"]
-    asked = [label.rpartition(", ")[2] for label in bench.measurements]
-    assert {label: asked[-10:].count(label) for label in asked} == {"seeds as they are": 2, "seed 1 of 2": 4, "seed 2 of 2": 4}
+    explanation = work.explain()
+    assert [row.factor for row in explanation.rows] == ["data", "parameters + code", "seed"]
+    labels = [label.rpartition(", ")[2] for label in bench.measurements]
+    assert {label: labels[-10:].count(label) for label in labels} == {"seeds as they are": 2, "seed 1 of 2": 4, "seed 2 of 2": 4}
 
 
 def test_a_side_that_is_refused_is_an_error() -> None:

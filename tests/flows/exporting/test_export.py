@@ -37,10 +37,10 @@ def send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Export, R
     monkeypatch.chdir(tmp_path)
 
     def sent(settings: Export, record: Record) -> list[str]:
-        warned: list[str] = []
-        found = export(tmp_path, settings, record, warn=warned.append)
-        assert warned == []
-        return found
+        warnings: list[str] = []
+        targets = export(tmp_path, settings, record, warn=warnings.append)
+        assert warnings == []
+        return targets
 
     return sent
 
@@ -99,22 +99,22 @@ def test_an_offline_run_of_wandb_is_replaced(send: Any, tmp_path: Path) -> None:
         assert send(settings, record) == ["wandb"]
     (folder,) = (tmp_path / ".retemper/wandb").glob("offline-run-*")
     assert folder.name.endswith("-0123456789abcdef")
-    found = list(wandb_records(folder / "run-0123456789abcdef.wandb"))
-    (run,) = [one.run for one in found if one.WhichOneof("record_type") == "run"]
+    entries = list(wandb_records(folder / "run-0123456789abcdef.wandb"))
+    (run,) = [logged.run for logged in entries if logged.WhichOneof("record_type") == "run"]
     assert (run.project, run.run_id, run.display_name, list(run.tags)) == ("search", RECORD.key, RECORD.name, ["refused"])
-    config = {one.key: json.loads(one.value_json) for one in run.config.update}
+    config = {entry.key: json.loads(entry.value_json) for entry in run.config.update}
     assert config["rounds.star.lr"] == "1e-05" and config["retemper.marks.dev.star"] == "differs from bm25 +0.1000"
     rows = [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
-        for one in found
-        if one.WhichOneof("record_type") == "history"
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in logged.history.item}
+        for logged in entries
+        if logged.WhichOneof("record_type") == "history"
     ]
     loss = [(row["curves/star/step"], row["curves/star/loss"]) for row in rows if "curves/star/loss" in row]
     assert loss == RECORD.curves["curves/star/loss"]
     summary: dict[str, Any] = {}
-    for one in found:
-        if one.WhichOneof("record_type") == "summary":
-            summary |= {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.summary.update}
+    for logged in entries:
+        if logged.WhichOneof("record_type") == "summary":
+            summary |= {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in logged.summary.update}
     assert {name: summary[name] for name in UPDATED.metrics} == UPDATED.metrics
 
 
@@ -132,39 +132,39 @@ def wandb_records(file: Path) -> Iterator[Any]:
         parts += data[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (1, 4):  # a whole record, or the last part of one
-            one = wandb_internal_pb2.Record()
-            one.ParseFromString(parts)
-            yield one
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            yield record
             parts = b""
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 def test_an_unreachable_server_is_one_warning_and_asked_again(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
-    warned: list[str] = []
+    warnings: list[str] = []
     settings = Export(seconds=300, mlflow=Mlflow(uri=f"http://127.0.0.1:{free_port()}"))
-    assert export(tmp_path, settings, RECORD, warn=warned.append) == []
-    (line,) = warned
+    assert export(tmp_path, settings, RECORD, warn=warnings.append) == []
+    (line,) = warnings
     assert line.startswith("not exported to mlflow: MlflowException: ") and line.endswith("; the next run tries again"), line
     assert "\n" not in line
-    assert export(tmp_path, settings, RECORD, warn=warned.append) == []
-    assert len(warned) == 2
+    assert export(tmp_path, settings, RECORD, warn=warnings.append) == []
+    assert len(warnings) == 2
 
 
 def test_a_server_that_is_silent_costs_a_bounded_time(tmp_path: Path) -> None:
     """It takes the connection and never answers. Nothing is left of the export."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        warned: list[str] = []
+        warnings: list[str] = []
         settings = Export(seconds=1, mlflow=Mlflow(uri=f"http://127.0.0.1:{silent.getsockname()[1]}"))
-        began = time.monotonic()
-        assert export(tmp_path, settings, RECORD, warn=warned.append) == []
-        assert time.monotonic() - began < 60, "MLflow itself would wait for minutes"
-    assert warned == ["not exported to mlflow: no answer within 1 s; the next run tries again"]
+        start = time.monotonic()
+        assert export(tmp_path, settings, RECORD, warn=warnings.append) == []
+        assert time.monotonic() - start < 60, "MLflow itself would wait for minutes"
+    assert warnings == ["not exported to mlflow: no answer within 1 s; the next run tries again"]
 
 
 def test_no_key_of_wandb_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,9 +172,9 @@ def test_no_key_of_wandb_is_one_warning(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
-    warned: list[str] = []
-    assert export(tmp_path, Export(seconds=120, wandb=Wandb()), RECORD, warn=warned.append) == []
-    (line,) = warned
+    warnings: list[str] = []
+    assert export(tmp_path, Export(seconds=120, wandb=Wandb()), RECORD, warn=warnings.append) == []
+    (line,) = warnings
     assert line.startswith("not exported to wandb: ") and "no answer" not in line, line
 
 
@@ -182,23 +182,23 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "path/mlflow").mkdir(parents=True)
     (tmp_path / "path/mlflow/__init__.py").write_text("raise ModuleNotFoundError('no mlflow', name='mlflow')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'path'}:{Path(__file__).resolve().parents[3]}")
-    warned: list[str] = []
-    assert export(tmp_path, Export(mlflow=Mlflow(uri="mlruns")), RECORD, warn=warned.append) == []
-    assert warned == [
+    warnings: list[str] = []
+    assert export(tmp_path, Export(mlflow=Mlflow(uri="mlruns")), RECORD, warn=warnings.append) == []
+    assert warnings == [
         "not exported to mlflow: mlflow is not installed; pip install -c constraints.txt 'retemper[mlflow]'; the next run tries again"
     ]
 
 
 def test_whatever_goes_wrong_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    warned: list[str] = []
+    warnings: list[str] = []
 
     def wrong() -> None:
         raise ValueError("two\nlines")
 
     monkeypatch.setattr(exporting, "gather", lambda *_: wrong())
-    assert export_run(tmp_path, Export(tensorboard=TensorBoard()), warned.append) == []
-    assert warned == ["this run was not exported: ValueError: two lines"]
-    assert export_run(tmp_path, Export(), warned.append) == [], "no target: nothing is even looked at"
-    assert len(warned) == 1
+    assert export_run(tmp_path, Export(tensorboard=TensorBoard()), warnings.append) == []
+    assert warnings == ["this run was not exported: ValueError: two lines"]
+    assert export_run(tmp_path, Export(), warnings.append) == [], "no target: nothing is even looked at"
+    assert len(warnings) == 1
     assert records.gather() is None

@@ -41,9 +41,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_run_is_identified_and_whole(project: str) -> None:
-    found = gather()
-    assert found is not None
-    assert found.params == {
+    record = gather()
+    assert record is not None
+    assert record.params == {
         "seed": "7",
         "rounds.star.lr": "1e-05",
         "rounds.star.negatives": "bm25",
@@ -51,16 +51,16 @@ def test_a_run_is_identified_and_whole(project: str) -> None:
         "extra": "null",
         "sizes": "[1, 2]",
     }
-    assert found.metrics == {"dev/star/nDCG@10": 0.5, "test/star/nDCG@10": 0.25, "dev/bm25/nDCG@10": 0.4}
-    assert found.curves == {"curves/star/loss": [(0, 3.5), (10, 2.25)], "curves/star/validation/nDCG@10": [(10, 0.3)]}
-    assert {name.removeprefix("retemper."): text for name, text in found.tags.items() if name != "retemper.dvc_lock"} == {
+    assert record.metrics == {"dev/star/nDCG@10": 0.5, "test/star/nDCG@10": 0.25, "dev/bm25/nDCG@10": 0.4}
+    assert record.curves == {"curves/star/loss": [(0, 3.5), (10, 2.25)], "curves/star/validation/nDCG@10": [(10, 0.3)]}
+    assert {name.removeprefix("retemper."): text for name, text in record.tags.items() if name != "retemper.dvc_lock"} == {
         "commit": project,
         "branch": "main",
         "data": "irds:name",
         "data_digest": "abc",
         "marks.dev.star": "differs from bm25 +0.1000",
     }
-    assert "star    .5000 a" in found.table
+    assert "star    .5000 a" in record.table
 
 
 def test_the_key_is_that_of_commit_and_lock(project: str) -> None:
@@ -85,8 +85,8 @@ def test_the_key_is_that_of_commit_and_lock(project: str) -> None:
 
 def test_a_password_in_a_source_is_not_exported(project: str) -> None:
     write("data/source.json", {"dataset": {"source": "https://ann:secret@host/data", "digest": "abc"}})
-    found = gather(project)
-    assert found is not None and "secret" not in json.dumps(vars(found))
+    record = gather(project)
+    assert record is not None and "secret" not in json.dumps(vars(record))
 
 
 def test_parameters_and_curves_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_settings(tmp_path: Path) -> None:
         ("mlflow: {uri: 'https://ann:secret@host'}\n", "export.yaml: mlflow.uri holds a password, which git would store; set MLFLOW"),
     ):
         file.write_text(text)
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError) as refusal:
             read_export(tmp_path)
-        assert str(caught.value).startswith(line)
-        assert "secret" not in str(caught.value)
+        assert str(refusal.value).startswith(line)
+        assert "secret" not in str(refusal.value)

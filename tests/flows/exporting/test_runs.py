@@ -9,18 +9,18 @@ def test_a_run_is_exported_once_and_a_mistake_is_refused_before_it(finished: Any
     pytest.importorskip("tensorboard")
     file, events = finished.folder / "export.yaml", finished.folder / "events"
     file.write_text("tensorboard: {folder: events, colour: red}\n")
-    done = finished.call("run")
-    assert (done.returncode, done.stderr) == (2, "retemper: export.yaml: tensorboard.colour: unknown key, expected one of folder\n")
+    result = finished.call("run")
+    assert (result.returncode, result.stderr) == (2, "retemper: export.yaml: tensorboard.colour: unknown key, expected one of folder\n")
     file.write_text("tensorboard: {folder: events}\nseconds: 300\n")
     before = (finished.folder / "dvc.lock").read_bytes()
-    done = finished.call("run")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "exported to tensorboard"
-    assert "Ran" not in done.stdout, "no stage is run again for it"
+    result = finished.call("run")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "exported to tensorboard"
+    assert "Ran" not in result.stdout, "no stage is run again for it"
     assert (finished.folder / "dvc.lock").read_bytes() == before
     assert len(list(events.iterdir())) == 1
     assert "exported" not in finished.call("run").stdout, "nothing is new"
     file.write_text("tensorboard: {folder: step.py/events}\nseconds: 300\n")
-    done = finished.call("run")
-    assert done.returncode == 0, "what fails is a warning"
-    assert "retemper: warning: not exported to tensorboard: NotADirectoryError" in done.stderr
+    result = finished.call("run")
+    assert result.returncode == 0, "what fails is a warning"
+    assert "retemper: warning: not exported to tensorboard: NotADirectoryError" in result.stderr

@@ -29,7 +29,7 @@ def simulate(path: Path, searches: int, queries: int = 40, seed: int = 0) -> dic
     relevant = {(f"query {q}", f"d{q}-{d}"): draw.choice([0.1, 0.3, 0.6, 0.9]) for q in range(queries) for d in range(RANKS)}
     rankings = {}
     for query in dict.fromkeys(query for query, _ in relevant):
-        docs = [doc for one, doc in relevant if one == query]
+        docs = [doc for other, doc in relevant if other == query]
         rankings[query] = [draw.sample(docs, len(docs)) for _ in range(2)]
     with path.open("w") as handle:
         for _ in range(searches):
@@ -44,14 +44,14 @@ def test_a_known_bias_is_measured_and_the_order_of_relevance_comes_back(tmp_path
     relevant = simulate(tmp_path / "log.jsonl", 40_000)
     log = read(tmp_path / "log.jsonl")
     assert log.searches == 40_000
-    found = harvest(log.counts, RANKS, 1.0)
-    assert found.measured == tuple(range(1, RANKS + 1))
-    for rank in found.measured:
-        assert found.values[rank] == pytest.approx(rank**-ETA, rel=0.1)
-    assert found.eta == pytest.approx(ETA, abs=0.05)
+    propensities = harvest(log.counts, RANKS, 1.0)
+    assert propensities.measured == tuple(range(1, RANKS + 1))
+    for rank in propensities.measured:
+        assert propensities.values[rank] == pytest.approx(rank**-ETA, rel=0.1)
+    assert propensities.eta == pytest.approx(ETA, abs=0.05)
     pairs = list(relevant)
     true = [relevant[pair] for pair in pairs]
-    unbiased = [relevance(log.counts[pair], found, 100.0) for pair in pairs]
+    unbiased = [relevance(log.counts[pair], propensities, 100.0) for pair in pairs]
     raw = [relevance(log.counts[pair], power_law(RANKS, 0), 100.0) for pair in pairs]
     assert spearmanr(true, unbiased).statistic > 0.95
 
@@ -84,38 +84,40 @@ def test_the_estimators_equal_plain_loops() -> None:
                     one += c1 / n1 * (n1 * n2 / (n1 + n2))
                     other += c2 / n2 * (n1 * n2 / (n1 + n2))
             assert pairs[first, second] == pytest.approx((one, other))
-    found = harvest(counts, 4, 1.0)
+    propensities = harvest(counts, 4, 1.0)
 
     def loss(logs: dict[int, float]) -> float:
-        more = {ranks: (one + 0.5, other + 0.5) for ranks, (one, other) in pairs.items()}
-        return sum((logs[a] - logs[b] - math.log(one / other)) ** 2 / (1 / one + 1 / other) for (a, b), (one, other) in more.items())
+        smoothed = {ranks: (one + 0.5, other + 0.5) for ranks, (one, other) in pairs.items()}
+        return sum((logs[a] - logs[b] - math.log(one / other)) ** 2 / (1 / one + 1 / other) for (a, b), (one, other) in smoothed.items())
 
-    best = {rank: math.log(found.values[rank]) for rank in range(1, 5)}
+    best = {rank: math.log(propensities.values[rank]) for rank in range(1, 5)}
     assert best[1] == 0
     for rank in range(2, 5):
         for step in (-1e-3, 1e-3):
             assert loss(best | {rank: best[rank] + step}) > loss(best), "the minimum of the weighted squares"
     by_rank = counts["q0", "d"]
-    by_hand = sum(count * min(1 / found.values[rank], 1.5) for rank, (_, count) in by_rank.items()) / sum(n for n, _ in by_rank.values())
-    assert relevance(by_rank, found, 1.5) == pytest.approx(by_hand)
-    variance = sum(count * min(1 / found.values[rank], 1.5) ** 2 for rank, (_, count) in by_rank.items())
-    assert relevance_error(by_rank, found, 1.5) == pytest.approx(math.sqrt(variance) / sum(n for n, _ in by_rank.values()))
+    by_hand = sum(count * min(1 / propensities.values[rank], 1.5) for rank, (_, count) in by_rank.items()) / sum(
+        n for n, _ in by_rank.values()
+    )
+    assert relevance(by_rank, propensities, 1.5) == pytest.approx(by_hand)
+    variance = sum(count * min(1 / propensities.values[rank], 1.5) ** 2 for rank, (_, count) in by_rank.items())
+    assert relevance_error(by_rank, propensities, 1.5) == pytest.approx(math.sqrt(variance) / sum(n for n, _ in by_rank.values()))
 
 
 def test_ranks_that_nothing_connects_follow_the_power_law() -> None:
     counts = {("q", "a"): {1: (100, 80), 2: (100, 40)}, ("q", "b"): {5: (100, 80), 6: (100, 20)}, ("q", "c"): {1: (9, 9), 3: (9, 1)}}
-    found = harvest(counts, 6, 1.0)
-    assert found.measured == (1, 2)
-    assert found.values[2] == pytest.approx(20.5 / 40.5)
-    assert found.eta == pytest.approx(math.log(40.5 / 20.5, 2))
-    assert found.values[6] == pytest.approx(6**-found.eta)
+    propensities = harvest(counts, 6, 1.0)
+    assert propensities.measured == (1, 2)
+    assert propensities.values[2] == pytest.approx(20.5 / 40.5)
+    assert propensities.eta == pytest.approx(math.log(40.5 / 20.5, 2))
+    assert propensities.values[6] == pytest.approx(6**-propensities.eta)
     assert harvest({("q", "a"): {1: (9, 9)}}, 3, 0.5) == power_law(3, 0.5)
 
 
 def test_a_comparison_counts_whatever_its_rarer_side_has() -> None:
     """Clicks of both sides together decide: a rank that nobody clicks on is measured, too, as one that is rarely looked at."""
-    kept = harvest({("q", "a"): {1: (100, 40), 2: (100, 0)}}, 2, 1.0)
-    assert (kept.measured, kept.values[2]) == ((1, 2), pytest.approx(0.5 / 20.5))
+    propensities = harvest({("q", "a"): {1: (100, 40), 2: (100, 0)}}, 2, 1.0)
+    assert (propensities.measured, propensities.values[2]) == ((1, 2), pytest.approx(0.5 / 20.5))
     assert harvest({("q", "a"): {1: (100, 39), 2: (100, 0)}}, 2, 1.0).measured == ()
 
 
@@ -130,8 +132,8 @@ def test_small_logs_give_no_higher_propensities_than_there_are() -> None:
                 rank = min(10, max(1, int(start + draw.gauss(0, 3))))
                 shown, clicked = counts.setdefault(("q", str(pair)), {}).get(rank, (0, 0))
                 counts["q", str(pair)][rank] = (shown + 5, clicked + sum(draw.random() < looks / rank for _ in range(5)))
-        found = harvest(counts, 10, 1.0)
-        ratios += [found.values[rank] * rank for rank in found.measured if rank > 1]
+        propensities = harvest(counts, 10, 1.0)
+        ratios += [propensities.values[rank] * rank for rank in propensities.measured if rank > 1]
     assert len(ratios) > 60
     assert math.exp(sum(map(math.log, ratios)) / len(ratios)) == pytest.approx(1, abs=0.1)
 
@@ -166,9 +168,9 @@ def test_three_forms_of_one_log(tmp_path: Path) -> None:
     excel.write_text(
         '\ufeffquery;shown;clicked;position\r\nRed  shoes;a b c;b;\r\nred shoes;b a;;2\r\nblue;["c", "a"];;\r\nblue;c a;;1 2\r\n'
     )
-    told = tmp_path / "told.csv"
-    told.write_text(f"\ufeffsep=;\r\n{excel.read_text().removeprefix(chr(0xFEFF))}")
-    for file in (plain, table, excel, told, server):
+    with_separator = tmp_path / "told.csv"
+    with_separator.write_text(f"\ufeffsep=;\r\n{excel.read_text().removeprefix(chr(0xFEFF))}")
+    for file in (plain, table, excel, with_separator, server):
         log = read(file)
         assert (log.searches, log.skipped, log.counts) == (4, 0, COUNTS), file.name
         assert log.texts == {"red shoes": "Red shoes", "blue": "blue"}
@@ -176,13 +178,13 @@ def test_three_forms_of_one_log(tmp_path: Path) -> None:
 
 def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
-    wrong = [
+    invalid = [
         '{"query": "x", "shown": ["a"], "clicked": ["b"]}',
         '{"query": "x", "shown": ["a"], "position": 2}',
         '{"event": "click", "id": 7}',
         '{"query": "x", "shown": ["a", "b"], "position": 2, "doc": "a"}',
     ]
-    wrong += [
+    invalid += [
         '{"query": " ", "shown": ["a"]}',
         '{"query": "x", "shown": []}',
         '{"query": "x", "shown": ["a", "a"]}',
@@ -200,9 +202,9 @@ def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> Non
         json.dumps({"query": "x", "shown": "[" * 200_000}),
         '{"query": "cut',
     ]
-    file.write_text("\n".join([json.dumps(LINES[0]), *wrong]))
+    file.write_text("\n".join([json.dumps(LINES[0]), *invalid]))
     log = read(file)
-    assert (log.searches, log.skipped) == (1, len(wrong))
+    assert (log.searches, log.skipped) == (1, len(invalid))
     assert log.first == f"{file}:2: found a click on 'b', expected one of those shown"
 
 
@@ -233,11 +235,11 @@ def test_a_document_that_qrels_cannot_name_is_left_out_alone(tmp_path: Path) -> 
     lines = [{"event": "search", "id": "1", "query": "x", "shown": shown}, {"event": "click", "id": "1", "position": 2}]
     lines += [{"event": "search", "id": "2", "query": "x", "shown": shown}, {"event": "click", "id": "2", "position": 1}]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", Rule(min_impressions=1))
-    assert (taken.log.searches, taken.log.skipped) == (2, 0)
-    assert [(one.doc, one.grade) for one in judgments(files_of(tmp_path / "batch"), "train", pytest.fail)] == [("c", 1)]
-    assert taken.left_out == {"of documents with tabs or line ends in their ids": 1}
-    assert taken.log.counts["x", "c"] == {2: (2, 1)}, "ranks stay as they were shown"
+    outcome = take_in(tmp_path / "log.jsonl", tmp_path / "batch", Rule(min_impressions=1))
+    assert (outcome.log.searches, outcome.log.skipped) == (2, 0)
+    assert [(judgment.doc, judgment.grade) for judgment in judgments(files_of(tmp_path / "batch"), "train", pytest.fail)] == [("c", 1)]
+    assert outcome.left_out == {"of documents with tabs or line ends in their ids": 1}
+    assert outcome.log.counts["x", "c"] == {2: (2, 1)}, "ranks stay as they were shown"
 
 
 def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
@@ -255,19 +257,19 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     known = Known(10)
     known.add(data)
     rule = Rule(dev_share=0.3, max_weight=5.0)
-    taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule, known=known)
-    assert set(taken.pairs) == {"train", "dev"}
-    assert set(taken.left_out) >= {"of documents that the data set lacks", "of queries that the data set has in another split"}
+    outcome = take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule, known=known)
+    assert set(outcome.pairs) == {"train", "dev"}
+    assert set(outcome.left_out) >= {"of documents that the data set lacks", "of queries that the data set has in another split"}
     assert not check(tmp_path / "batch", known, Settings(), size=10).findings.reasons()
     train = list(judgments(files_of(tmp_path / "batch"), "train", pytest.fail))
     dev = list(judgments(files_of(tmp_path / "batch"), "dev", pytest.fail))
-    for one in train:
-        query = next(query for query in taken.log.texts if name(query) == one.query)
-        assert one.weight == pytest.approx(relevance(taken.log.counts[query, one.doc], taken.propensities, 5.0), rel=1e-5)
-    assert {one.grade for one in train + dev} == {1}
-    assert name(f"query {by_hash[False]}") not in {one.query for one in train}, "held out by the data set"
-    held = {one.query for one in dev}
-    assert held == {name(query) for query in taken.log.texts if is_dev(query, 0.3)} - {
+    for judgment in train:
+        query = next(query for query in outcome.log.texts if name(query) == judgment.query)
+        assert judgment.weight == pytest.approx(relevance(outcome.log.counts[query, judgment.doc], outcome.propensities, 5.0), rel=1e-5)
+    assert {judgment.grade for judgment in train + dev} == {1}
+    assert name(f"query {by_hash[False]}") not in {judgment.query for judgment in train}, "held out by the data set"
+    held = {judgment.query for judgment in dev}
+    assert held == {name(query) for query in outcome.log.texts if is_dev(query, 0.3)} - {
         name("query 29"),
         name(f"query {by_hash[True]}"),
     }
@@ -292,16 +294,16 @@ def test_dev_has_what_is_surely_relevant(tmp_path: Path, shown: int, clicked: in
     lines = [{"query": "q", "shown": docs, "clicked": [docs[-1]] if number < clicked else []} for number in range(shown)]
     lines += [{"query": "sure", "shown": ["s"], "clicked": ["s"]}] * 20
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", Rule(method="power", dev_share=1.0))
-    dev = {(one.query, one.doc) for one in judgments(files_of(tmp_path / "batch"), "dev", pytest.fail)}
+    outcome = take_in(tmp_path / "log.jsonl", tmp_path / "batch", Rule(method="power", dev_share=1.0))
+    dev = {(judgment.query, judgment.doc) for judgment in judgments(files_of(tmp_path / "batch"), "dev", pytest.fail)}
     assert dev == {(name("sure"), "s"), *([(name("q"), docs[-1])] if kept else [])}
-    assert taken.left_out == ({} if kept else {"of dev, not surely relevant": 1})
+    assert outcome.left_out == ({} if kept else {"of dev, not surely relevant": 1})
     train = take_in(tmp_path / "log.jsonl", tmp_path / "train", Rule(method="power"))
     assert (train.pairs, train.left_out) == ({"train": 2}, {}), "training has them all, by weight"
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
         ("log.jsonl", "", "found no search, expected lines with query, shown and clicked"),
         ("log.jsonl", "x\n", "found no search (FILE:1: found no JSON object)"),
@@ -315,20 +317,20 @@ def test_dev_has_what_is_surely_relevant(tmp_path: Path, shown: int, clicked: in
         ("none", None, "FILE: not found, expected a click log"),
     ],
 )
-def test_logs_that_cannot_be_read(tmp_path: Path, file: str, text: str | None, said: str) -> None:
+def test_logs_that_cannot_be_read(tmp_path: Path, file: str, text: str | None, message: str) -> None:
     path = tmp_path / file
     if text is not None:
         path.write_text(text)
     with pytest.raises(UserError) as refusal:
         take_in(path, tmp_path / "batch", Rule())
-    assert said.replace("FILE", str(path)) in str(refusal.value)
+    assert message.replace("FILE", str(path)) in str(refusal.value)
     assert not (tmp_path / "batch").exists()
 
 
 def test_a_corrupt_gzip_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log.csv.gz"
-    whole = gzip.compress(b"query,shown\n" * 9)
-    path.write_bytes(whole[:10] + b"\xff" + whole[11:])
+    packed = gzip.compress(b"query,shown\n" * 9)
+    path.write_bytes(packed[:10] + b"\xff" + packed[11:])
     with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.*\), expected CSV in UTF-8, gzip if its name ends in .gz$"):
         read(path)
 

@@ -22,8 +22,8 @@ from tasks.prepare.readers.beir import qrels
 def suspects(tmp_path: Path) -> Path:
     """What stage failures writes, with texts that need quotes."""
     path = tmp_path / "suspects/dev.csv"
-    found = [Suspect(query, doc, {"bm25": 1, "star": 2}) for query, doc in (("q1", "d1"), ("q1", "d,2"), ("q2", "d3"))]
-    write_suspects(path, found, {"q1": 'what is "it"?', "q2": "two\nlines"}, dict.fromkeys(("d1", "d,2", "d3"), ("Title, a", "text\n")))
+    rows = [Suspect(query, doc, {"bm25": 1, "star": 2}) for query, doc in (("q1", "d1"), ("q1", "d,2"), ("q2", "d3"))]
+    write_suspects(path, rows, {"q1": 'what is "it"?', "q2": "two\nlines"}, dict.fromkeys(("d1", "d,2", "d3"), ("Title, a", "text\n")))
     return path
 
 
@@ -119,9 +119,9 @@ def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:
 def test_wrong_lines_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "dev.csv"
     path.write_text(text)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as refusal:
         take_in(path, tmp_path / "batch", "dev")
-    assert message in str(told.value)
+    assert message in str(refusal.value)
     assert not (tmp_path / "batch").exists()
 
 

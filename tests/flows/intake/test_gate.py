@@ -49,29 +49,29 @@ def put(folder: Path, files: dict[str, str]) -> None:
 
 def taken(project: Path, mode: str = "append") -> dict[str, Batch]:
     """What became of each batch; what is trained on must pass prepare."""
-    found = take_in(Intake.model_validate({"inbox": "inbox", "mode": mode}), "beir:base", project, say=lambda _: None)
+    outcome = take_in(Intake.model_validate({"inbox": "inbox", "mode": mode}), "beir:base", project, say=lambda _: None)
     sections = json.loads(Path("params.yaml").read_text()) if Path("params.yaml").exists() else {}
     (project / "out").mkdir(exist_ok=True)
     out = project / "out" / str(len(list((project / "out").iterdir())))
     out.mkdir()
     settings = Prepare(**sections.get("prepare", {}))
     needs_qrels = "queries" not in sections
-    source = without_forgotten(read(parse_dataset(found.spec), needs_qrels=needs_qrels), read_marks())
+    source = without_forgotten(read(parse_dataset(outcome.spec), needs_qrels=needs_qrels), read_marks())
     corpus = write_corpus(source, settings, out, needs_qrels=needs_qrels, processes=1)
     write_official(source, corpus, out / "queries/train.parquet", settings, out)
-    return {batch.name: batch for batch in found.batches}
+    return {batch.name: batch for batch in outcome.batches}
 
 
 def test_a_split_needs_a_relevant_document_in_the_batch_or_in_the_data_set(project: Path) -> None:
     queries = {"queries.jsonl": '{"_id": "q2", "text": "not one"}\n'}
     put(project / "inbox/1", queries | {"qrels/dev.tsv": f"{HEADER}q2\td1\t0\n"})
     put(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t1\n", "qrels/test.tsv": HEADER})
-    found = taken(project)
-    assert found["1"].wrong == (
+    batches = taken(project)
+    assert batches["1"].wrong == (
         f"1 split without a relevant document: {project / 'inbox/1/qrels/dev.tsv'}: would leave split dev without a relevant document, "
         "every grade is 0 or less; expected a grade above 0, here or in the data set",
     )
-    assert found["2"].state == "accepted", "a file without a judgment makes no split"
+    assert batches["2"].state == "accepted", "a file without a judgment makes no split"
     put(project / "inbox/3", {"queries.jsonl": '{"_id": "q4", "text": "four"}\n', "qrels/dev.tsv": f"{HEADER}q4\td1\t1\n"})
     assert {batch.state for batch in taken(project).values()} == {"accepted"}, "it came with a later batch"
 
@@ -86,10 +86,10 @@ def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
     put(project / "inbox/1", TABLES | {"qrels/test.csv": ""})
     put(project / "inbox/2", TABLES | {"corpus.csv": "\ufeff\n,\n"})
     for mode in ("append", "replace"):
-        found = taken(project, mode)
+        batches = taken(project, mode)
         expected = "empty, expected a header and rows below it"
-        assert found["1"].wrong == (f"1 empty part: {project / 'inbox/1/qrels/test.csv'}: {expected}",)
-        assert found["2"].lines[0] == f"{project / 'inbox/2/corpus.csv'}: {expected}"
+        assert batches["1"].wrong == (f"1 empty part: {project / 'inbox/1/qrels/test.csv'}: {expected}",)
+        assert batches["2"].lines[0] == f"{project / 'inbox/2/corpus.csv'}: {expected}"
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_a_batch_that_replaces_the_data_set_is_a_whole_one(
 ) -> None:
     Path("params.yaml").write_text(json.dumps(params))
     put(project / "inbox/1", files)
-    found = taken(project, "replace")["1"]
-    assert reason.replace("PATH", str(project / "inbox/1")) in found.reason
-    assert found.state == ("quarantined" if reason else "accepted")
+    batch = taken(project, "replace")["1"]
+    assert reason.replace("PATH", str(project / "inbox/1")) in batch.reason
+    assert batch.state == ("quarantined" if reason else "accepted")
 
 
 BARE = "1 split without a relevant document: PATH: would leave split train without a relevant document"
@@ -146,11 +146,11 @@ def test_a_batch_may_not_take_the_last_relevant_document_of_a_split(
     """By a grade, an empty text, or a leak that prepare drops."""
     Path("params.yaml").write_text(json.dumps({"prepare": prepare}))
     put(project / "inbox/1", files)
-    found = taken(project)["1"]
+    batch = taken(project)["1"]
     if "empty parts" in reason:
         reason = reason.replace("PATH/", f"{project}/inbox/1/")
-    assert found.reason.startswith(reason.replace("PATH", f"{project}/inbox/1{file}")), found.reason
-    assert found.state == ("quarantined" if reason else "accepted")
+    assert batch.reason.startswith(reason.replace("PATH", f"{project}/inbox/1{file}")), batch.reason
+    assert batch.state == ("quarantined" if reason else "accepted")
 
 
 def test_batches_count_in_the_order_of_the_merge(project: Path) -> None:
@@ -159,9 +159,9 @@ def test_batches_count_in_the_order_of_the_merge(project: Path) -> None:
     assert taken(project)["2"].state == "accepted"
     put(project / "inbox/1", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t0\n"})
     put(project / "inbox/3", {"qrels/train.tsv": f"{HEADER}q1\td2\t-1\n"})
-    found = taken(project)
-    assert {name: batch.state for name, batch in found.items()} == {"1": "accepted", "2": "accepted", "3": "quarantined"}
-    assert BARE.replace("PATH", f"{project}/inbox/3/qrels/train.tsv") in found["3"].reason
+    batches = taken(project)
+    assert {name: batch.state for name, batch in batches.items()} == {"1": "accepted", "2": "accepted", "3": "quarantined"}
+    assert BARE.replace("PATH", f"{project}/inbox/3/qrels/train.tsv") in batches["3"].reason
 
 
 def test_of_what_the_data_set_says_twice_the_later_counts(project: Path) -> None:
@@ -171,14 +171,14 @@ def test_of_what_the_data_set_says_twice_the_later_counts(project: Path) -> None
         handle.write(f'{twice}{{"_id": "q3", "text": "who"}}\n')
     with (project / "base/corpus.jsonl").open("a") as handle:
         handle.write('{"_id": "d2", "text": ""}\n{"_id": "d2", "text": "two"}\n')
-    asked = (project / "base/queries.jsonl").read_text().splitlines()[0].split('"text": ')[1]
-    put(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q4", "text": {asked}\n', "qrels/train.tsv": f"{HEADER}q4\td2\t1\n"})
+    question = (project / "base/queries.jsonl").read_text().splitlines()[0].split('"text": ')[1]
+    put(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q4", "text": {question}\n', "qrels/train.tsv": f"{HEADER}q4\td2\t1\n"})
     put(project / "inbox/2", {"qrels/dev.tsv": f"{HEADER}q3\td2\t1\n"})
     put(project / "inbox/3", {"queries.jsonl": '{"_id": "q5", "text": "What is one?"}\n', "qrels/train.tsv": f"{HEADER}q5\td1\t1\n"})
     put(project / "inbox/4", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"})
-    found = taken(project)
-    assert {name: batch.state for name, batch in found.items()} == {"1": "accepted", "2": "accepted", "3": "accepted", "4": "quarantined"}
-    assert "query 'q2' has the text of a query of train" in found["4"].reason
+    batches = taken(project)
+    assert {name: batch.state for name, batch in batches.items()} == {"1": "accepted", "2": "accepted", "3": "accepted", "4": "quarantined"}
+    assert "query 'q2' has the text of a query of train" in batches["4"].reason
 
 
 def test_what_is_forgotten_is_not_there(project: Path) -> None:
@@ -186,18 +186,18 @@ def test_what_is_forgotten_is_not_there(project: Path) -> None:
     corpus = '{"_id": "d2", "text": ""}\n'
     put(project / "inbox/1", {"corpus.jsonl": corpus, "qrels/dev.tsv": f"{HEADER}q1\td2\t1\nq2\td1\t1\n"})
     put(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t1\n"})
-    found = taken(project)
-    assert (found["1"].state, found["1"].documents, found["1"].judgments) == ("accepted", 0, {"dev": 0})
-    assert "would leave split train without a relevant document, every grade" in found["2"].reason
+    batches = taken(project)
+    assert (batches["1"].state, batches["1"].documents, batches["1"].judgments) == ("accepted", 0, {"dev": 0})
+    assert "would leave split train without a relevant document, every grade" in batches["2"].reason
 
 
 def test_negatives_of_a_document_that_loses_its_text_are_dropped(project: Path) -> None:
     Path("params.yaml").write_text(json.dumps({"prepare": {"empty_texts": "drop"}}))
     put(project / "inbox/1", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "negatives.tsv": "query-id\tcorpus-id\nq1\td2\n"})
     put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": ""}\n'})
-    found = taken(project)
-    assert {batch.state for batch in found.values()} == {"accepted"}
-    assert [found[name].figures for name in "12"] == [
+    batches = taken(project)
+    assert {batch.state for batch in batches.values()} == {"accepted"}
+    assert [batches[name].figures for name in "12"] == [
         "1 document (1 new), 0 queries, 1 negative",
         "1 document (0 new), 0 queries",
     ]
@@ -212,8 +212,8 @@ def test_a_leak_is_one_only_where_prepare_reads_its_judgment(project: Path, prep
     Path("params.yaml").write_text(json.dumps({"prepare": prepare}))
     queries = {"queries.jsonl": '{"_id": "q3", "text": "three"}\n'}
     put(project / "inbox/1", queries | {"qrels/dev.tsv": f"{HEADER}q1\td9\t1\nq3\td1\t1\n"})
-    found = taken(project)
-    assert found["1"].reason.startswith(reason) and (found["1"].state == "accepted") == (not reason)
+    batches = taken(project)
+    assert batches["1"].reason.startswith(reason) and (batches["1"].state == "accepted") == (not reason)
     put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d9", "text": "nine"}\n'})
     leak = "1 training query that is also in dev or test: query 'q1' is judged in train and in dev or test"
     assert leak in [batch.reason for batch in taken(project).values()]
@@ -227,9 +227,9 @@ def test_answers_are_what_prepare_takes_for_them(project: Path, answers: str) ->
         {"queries.jsonl": '{"_id": "q3", "text": "3", "answers": ["x"]}\n{"_id": "q4", "text": "4", "answers": null}\n'},
     )
     put(project / "inbox/3", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\nq3\td1\t1\nq4\td1\t1\n"})
-    found = taken(project)
-    assert found["1"].reason.startswith(f"1 malformed line: {project}/inbox/1/queries.jsonl:1: ") and "answer" in found["1"].reason
-    assert found["2"].state == "accepted"
+    batches = taken(project)
+    assert batches["1"].reason.startswith(f"1 malformed line: {project}/inbox/1/queries.jsonl:1: ") and "answer" in batches["1"].reason
+    assert batches["2"].state == "accepted"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -238,14 +238,14 @@ def test_what_is_said_twice_is_found_in_whatever_blocks_lines_are_read(seed: int
     draw = random.Random(seed)
     documents = [(f"d{draw.randrange(9)}", f"text {draw.randrange(12)}") for _ in range(14)]
     queries = [f"q{draw.randrange(8)}" for _ in range(10)]
-    judged = [(draw.choice(queries), draw.choice(documents)[0], draw.randrange(2), draw.choice([1.0, 0.5])) for _ in range(25)]
+    judgments = [(draw.choice(queries), draw.choice(documents)[0], draw.randrange(2), draw.choice([1.0, 0.5])) for _ in range(25)]
     base = [("d1", "one"), ("d2", "text 2"), ("d3", "text 3")]
     for folder, texts in (("known", base), ("inbox/1", documents)):
         put(project / folder, {"corpus.jsonl": "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts)})
     lines = "".join(json.dumps({"_id": name, "text": f"about {n}"}) + "\n" for n, name in enumerate(queries))
     (project / "inbox/1/queries.jsonl").write_text(lines)
     (project / "known/queries.jsonl").write_text("")
-    rows = "".join(f"{query}\t{doc}\t{grade}\t{weight}\n" for query, doc, grade, weight in judged)
+    rows = "".join(f"{query}\t{doc}\t{grade}\t{weight}\n" for query, doc, grade, weight in judgments)
     (project / "inbox/1/qrels/train.tsv").write_text(HEADER.strip() + "\tweight\n" + rows)
 
     new = [(name, text) for name, text in documents if name not in dict(base)]
@@ -255,23 +255,23 @@ def test_what_is_said_twice_is_found_in_whatever_blocks_lines_are_read(seed: int
         copies += name not in dict(base) and text in seen
         seen.add(text)
     first: dict[tuple[str, str], tuple[int, float]] = {}
-    wrong = []
-    for number, (query, doc, grade, weight) in enumerate(judged, 2):
+    conflicts = []
+    for number, (query, doc, grade, weight) in enumerate(judgments, 2):
         other = first.setdefault((query, doc), (grade, weight))
         if other != (grade, weight):
-            said = f"grade {grade} of {query} and {doc}, {other[0]} before" if other[0] != grade else ""
-            said = said or f"weight {weight} of {query} and {doc}, {other[1]} before"
-            wrong.append(f"{project}/inbox/1/qrels/train.tsv:{number}: {said}; keep one")
+            message = f"grade {grade} of {query} and {doc}, {other[0]} before" if other[0] != grade else ""
+            message = message or f"weight {weight} of {query} and {doc}, {other[1]} before"
+            conflicts.append(f"{project}/inbox/1/qrels/train.tsv:{number}: {message}; keep one")
     repeated = len(documents) - len(dict(documents)) + len(queries) - len(set(queries))
     for block in (1, 2, 3, 5, 100):
         monkeypatch.setattr(known, "BLOCK", block)
-        held = known.Known(3)
-        held.add(project / "known", batch=False)
-        found = check(project / "inbox/1", held, Settings(), size=3)
-        assert (found.documents, found.new, found.duplicates, found.queries) == (14, len(new), copies, len(set(queries)))
-        assert found.judgments == {"train": 25}
-        assert found.findings.counts[REPEATED] == repeated + len(wrong)
-        assert [line for line in found.findings.lines if line.endswith("keep one")] == wrong
+        data_set = known.Known(3)
+        data_set.add(project / "known", batch=False)
+        report = check(project / "inbox/1", data_set, Settings(), size=3)
+        assert (report.documents, report.new, report.duplicates, report.queries) == (14, len(new), copies, len(set(queries)))
+        assert report.judgments == {"train": 25}
+        assert report.findings.counts[REPEATED] == repeated + len(conflicts)
+        assert [line for line in report.findings.lines if line.endswith("keep one")] == conflicts
 
 
 def test_hashes_of_many_blocks_are_kept_in_few_runs() -> None:

@@ -27,9 +27,9 @@ def put(folder: Path, documents: dict[str, str] | None = None, queries: dict[str
     for name, records in (("corpus", documents), ("queries", queries)):
         if records:
             (folder / f"{name}.jsonl").write_text("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in records.items()))
-    for split, judged in qrels.items():
+    for split, grades in qrels.items():
         (folder / "qrels").mkdir(exist_ok=True)
-        lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t{grade}" for (query, doc), grade in judged.items())]
+        lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t{grade}" for (query, doc), grade in grades.items())]
         (folder / f"qrels/{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -58,26 +58,26 @@ def merged(project: Path) -> list[str]:
 
 
 def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> None:
-    there = project / "inbox"
-    put(there / "01-good", {"d3": "three"}, {"q3": "what is three"}, train={("q3", "d3"): 1})
-    put(there / "02-malformed", {"d4": "four"})
-    with (there / "02-malformed/corpus.jsonl").open("a") as handle:
+    folder = project / "inbox"
+    put(folder / "01-good", {"d3": "three"}, {"q3": "what is three"}, train={("q3", "d3"): 1})
+    put(folder / "02-malformed", {"d4": "four"})
+    with (folder / "02-malformed/corpus.jsonl").open("a") as handle:
         handle.write('{"_id": "d5"\n[]\n{"_id": "d6"}\n{"_id": "d4", "text": "again"}\n{"_id": "d7", "text": " "}\n')
-    put(there / "03-leak", None, {"q9": "What IS two"}, train={("q9", "d1"): 1})
-    put(there / "04-leak-by-id", None, None, train={("q2", "d1"): 1})
-    put(there / "05-unknown", None, None, dev={("q2", "d99"): 1, ("q77", "d1"): 1})
-    put(there / "06-judgments", None, None, dev={("q2", "d1"): 0})
-    (there / "07-csv/qrels").mkdir(parents=True)
-    (there / "07-csv/corpus.csv").write_text('id,title,text\nd8,"Eight, a title","eight\nlines"\n')
-    (there / "07-csv/queries.csv").write_text("query_id,query\nq8,what is eight\n")
-    (there / "07-csv/qrels/train.csv").write_text("query,doc,grade\nq8,d8,2\n")
-    put(there / ".08-half", {"d10": "ten"})
-    (there / "09-empty").mkdir()
-    (there / "10-strange").mkdir()
-    (there / "10-strange/data.json").write_text("{}")
-    found = take()
-    assert {name for name, batch in found.items() if batch.state == "accepted"} == {"01-good", "06-judgments", "07-csv"}
-    assert {name for name, batch in found.items() if batch.state == "quarantined"} == {
+    put(folder / "03-leak", None, {"q9": "What IS two"}, train={("q9", "d1"): 1})
+    put(folder / "04-leak-by-id", None, None, train={("q2", "d1"): 1})
+    put(folder / "05-unknown", None, None, dev={("q2", "d99"): 1, ("q77", "d1"): 1})
+    put(folder / "06-judgments", None, None, dev={("q2", "d1"): 0})
+    (folder / "07-csv/qrels").mkdir(parents=True)
+    (folder / "07-csv/corpus.csv").write_text('id,title,text\nd8,"Eight, a title","eight\nlines"\n')
+    (folder / "07-csv/queries.csv").write_text("query_id,query\nq8,what is eight\n")
+    (folder / "07-csv/qrels/train.csv").write_text("query,doc,grade\nq8,d8,2\n")
+    put(folder / ".08-half", {"d10": "ten"})
+    (folder / "09-empty").mkdir()
+    (folder / "10-strange").mkdir()
+    (folder / "10-strange/data.json").write_text("{}")
+    batches = take()
+    assert {name for name, batch in batches.items() if batch.state == "accepted"} == {"01-good", "06-judgments", "07-csv"}
+    assert {name for name, batch in batches.items() if batch.state == "quarantined"} == {
         "02-malformed", "03-leak", "04-leak-by-id", "05-unknown", "10-strange",
     }  # fmt: skip
     assert merged(project) == ["d1", "d2", "d3", "d8"]
@@ -85,33 +85,35 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
     assert (project / ".retemper/dataset/qrels/train.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q3\td3\t1", "q8\td8\t2"]
     assert (project / ".retemper/dataset/qrels/dev.tsv").read_text().splitlines()[1:] == ["q2\td2\t1", "q2\td1\t0"]
 
-    bad = found["02-malformed"]
-    file = there / "02-malformed/corpus.jsonl"
-    assert [line.removeprefix(f"{file}:").partition(": ")[0] for line in bad.lines] == ["2", "3", "4", "5", "6"], "each line, by number"
-    assert bad.reason.startswith(f"3 malformed lines: {file}:2: not JSON")
-    assert f"{file}:5: id 'd4' is used twice" in bad.reason
-    assert f"{file}:6: document 'd7' has an empty title and text" in bad.reason
-    assert f"1 {ONE[LEAKS]}: query 'q9' has the text of a query of dev or test" == found["03-leak"].reason
-    assert f"1 {ONE[LEAKS]}: query 'q2' is judged in train and in dev or test" == found["04-leak-by-id"].reason
-    assert found["05-unknown"].reason.startswith(f"2 {UNKNOWN}: {there / '05-unknown/qrels/dev.tsv'}:2: document 'd99' is neither")
-    assert "found no corpus, queries or qrels" in found["10-strange"].reason
-    assert (found["07-csv"].documents, found["07-csv"].new, found["07-csv"].queries) == (1, 1, 1)
-    assert found["07-csv"].judgments == {"train": 1}
+    malformed = batches["02-malformed"]
+    file = folder / "02-malformed/corpus.jsonl"
+    assert [line.removeprefix(f"{file}:").partition(": ")[0] for line in malformed.lines] == ["2", "3", "4", "5", "6"], (
+        "each line, by number"
+    )
+    assert malformed.reason.startswith(f"3 malformed lines: {file}:2: not JSON")
+    assert f"{file}:5: id 'd4' is used twice" in malformed.reason
+    assert f"{file}:6: document 'd7' has an empty title and text" in malformed.reason
+    assert f"1 {ONE[LEAKS]}: query 'q9' has the text of a query of dev or test" == batches["03-leak"].reason
+    assert f"1 {ONE[LEAKS]}: query 'q2' is judged in train and in dev or test" == batches["04-leak-by-id"].reason
+    assert batches["05-unknown"].reason.startswith(f"2 {UNKNOWN}: {folder / '05-unknown/qrels/dev.tsv'}:2: document 'd99' is neither")
+    assert "found no corpus, queries or qrels" in batches["10-strange"].reason
+    assert (batches["07-csv"].documents, batches["07-csv"].new, batches["07-csv"].queries) == (1, 1, 1)
+    assert batches["07-csv"].judgments == {"train": 1}
 
-    listed = {batch.name: batch.state for batch in list_batches(RULE, SOURCE, project)}
-    assert listed[".08-half"] == listed["09-empty"] == "being written"
-    assert {name for name, state in listed.items() if state == "quarantined"} == {n for n, b in found.items() if b.state == "quarantined"}
-    assert {path.stem for path in (project / ".retemper/quarantine").iterdir()} == {n for n, s in listed.items() if s == "quarantined"}
+    states = {batch.name: batch.state for batch in list_batches(RULE, SOURCE, project)}
+    assert states[".08-half"] == states["09-empty"] == "being written"
+    assert {name for name, state in states.items() if state == "quarantined"} == {n for n, b in batches.items() if b.state == "quarantined"}
+    assert {path.stem for path in (project / ".retemper/quarantine").iterdir()} == {n for n, s in states.items() if s == "quarantined"}
     with pytest.raises(UserError, match="batch 03-leak: cannot be merged: 1 training query that is also in dev or test"):
         accept(RULE, SOURCE, project, name="03-leak")
     with pytest.raises(UserError, match="nowhere: no such batch"):
         accept(RULE, SOURCE, project, name="nowhere")
 
-    (there / "03-leak/queries.jsonl").write_text('{"_id": "q9", "text": "what is nine"}\n')
-    put(there / "99-late", {"d99": "ninety-nine"}, {"q77": "77"})
-    found = take()
-    assert found["03-leak"].state == "accepted", "another file is another batch"
-    assert found["05-unknown"].state == "accepted", "what it needs came with a later batch"
+    (folder / "03-leak/queries.jsonl").write_text('{"_id": "q9", "text": "what is nine"}\n')
+    put(folder / "99-late", {"d99": "ninety-nine"}, {"q77": "77"})
+    batches = take()
+    assert batches["03-leak"].state == "accepted", "another file is another batch"
+    assert batches["05-unknown"].state == "accepted", "what it needs came with a later batch"
     assert not (project / ".retemper/quarantine/05-unknown.json").exists()
 
 
@@ -124,8 +126,8 @@ def test_a_known_query_whose_text_becomes_that_of_another_split_is_a_leak(projec
     put(project / "base", queries={"q1": "What is one?", "q2": "what is  TWO", "q7": "both"}, train={("q1", "d1"): 1, ("q7", "d1"): 1})
     put(project / "base", dev={("q2", "d2"): 1, ("q7", "d1"): 1})
     put(project / "inbox/5", queries={"q7": "both"})
-    found = take()
-    assert {name: batch.reason for name, batch in found.items()} == {
+    batches = take()
+    assert {name: batch.reason for name, batch in batches.items()} == {
         "1": f"1 {ONE[LEAKS]}: query 'q2' has the text of a query of train",
         "2": f"1 {ONE[LEAKS]}: query 'q1' has the text of a query of dev or test",
         "3": f"1 {ONE[LEAKS]}: query 'q1' has the text of a query of dev or test",
@@ -157,9 +159,9 @@ def test_what_prepare_drops_is_no_reason(project: Path, take: Any) -> None:
 def test_a_pair_of_two_weights_is_named(project: Path, take: Any) -> None:
     file = put(project / "inbox/1", None, None, train={("q1", "d1"): 1}) / "qrels/train.tsv"
     file.write_text("query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td1\t1\t0.5\nq1\td1\t1\t2\n")
-    found = take()["1"]
-    assert found.state == "quarantined"
-    assert found.reason.endswith(f"{project}/inbox/1/qrels/train.tsv:4: weight 2.0 of q1 and d1, 0.5 before; keep one"), found.reason
+    batch = take()["1"]
+    assert batch.state == "quarantined"
+    assert batch.reason.endswith(f"{project}/inbox/1/qrels/train.tsv:4: weight 2.0 of q1 and d1, 0.5 before; keep one"), batch.reason
 
 
 def test_white_space_is_what_prepare_takes_for_it(project: Path, take: Any) -> None:
@@ -176,7 +178,7 @@ def test_a_batch_of_copies_is_a_matter_of_judgment(project: Path, take: Any) -> 
     put(project / "inbox/1", {f"n{n}": "same" if n < 5 else f"text {n}" for n in range(10)})
     assert take(strict)["1"].duplicates == 4, "all but the first of those in the batch"
     assert accept(strict, SOURCE, project, name="1").by == "hand"
-    assert [(one.state, one.by) for one in list_batches(strict, SOURCE, project)] == [("accepted", "hand")]
+    assert [(batch.state, batch.by) for batch in list_batches(strict, SOURCE, project)] == [("accepted", "hand")]
     assert take(strict)["1"].state == "accepted", "a person's word stands"
     assert len(merged(project)) == 12
     assert take(RULE, "beir:./base/../base")["1"].state == "accepted"
@@ -210,7 +212,7 @@ def test_files_of_the_future_are_taken_and_those_of_now_are_not(project: Path, t
 
 
 def test_news_end_with_the_inbox(project: Path, take: Any) -> None:
-    """Otherwise a report told of batches that are long gone."""
+    """Otherwise reports would name batches that are long gone."""
     for rule in (RULE, Intake()):
         batch = put(project / "inbox/1", {"d3": "three"})
         take()
@@ -223,24 +225,24 @@ def test_news_end_with_the_inbox(project: Path, take: Any) -> None:
 
 def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(project: Path) -> None:
     """A share that is not mounted is an empty folder."""
-    there = project / "inbox"
+    folder = project / "inbox"
     for number in (1, 2, 3):
-        put(there / str(number), {f"d{number}0": "text"})
-    put(there / "bad", {"d9": ""})
+        put(folder / str(number), {f"d{number}0": "text"})
+    put(folder / "bad", {"d9": ""})
     assert take_in(RULE, SOURCE, project).missing == ()
-    (there / "2").rename(there / ".2")
+    (folder / "2").rename(folder / ".2")
     assert take_in(RULE, SOURCE, project).missing == (), "set aside"
-    (there / "1").rename(project / "1")
-    (there / "bad").rename(project / "bad")
+    (folder / "1").rename(project / "1")
+    (folder / "bad").rename(project / "bad")
     assert take_in(RULE, SOURCE, project).missing == ("1",)
     assert take_in(RULE, SOURCE, project).missing == (), "said once"
-    there.rename(project / "share")
-    put(there / "4", {"d40": "text"})
+    folder.rename(project / "share")
+    put(folder / "4", {"d40": "text"})
     with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 3; mount .* rm /.*intake.json$"):
         take_in(RULE, SOURCE, project)
     INTAKE.unlink()
     assert [batch.name for batch in take_in(RULE, SOURCE, project).batches] == ["4"]
-    (there / "4").rename(project / "4")
+    (folder / "4").rename(project / "4")
     assert take_in(Intake(inbox="inbox", mode="replace"), SOURCE, project).missing == (), "there, only the last batch counts"
 
 
@@ -279,13 +281,13 @@ def test_a_batch_that_cannot_be_merged_is_not_checked_against_nothing(project: P
 
 
 def test_batches_alone_are_not_the_data_set(project: Path, take: Any) -> None:
-    """As where a share is not mounted: they would be trained on as if the rest had never been."""
+    """If a share is not mounted, they would be trained on as if they were the whole data set."""
     put(project / "inbox/a", {"d3": "three"})
     assert take()["a"].state == "accepted"
     (project / "base").rename(project / "elsewhere")
-    for asked in (take, lambda: check_folder(RULE, SOURCE, project, folder=project / "inbox/a")):
+    for action in (take, lambda: check_folder(RULE, SOURCE, project, folder=project / "inbox/a")):
         with pytest.raises(UserError, match=r"base: not found, expected a BEIR folder with corpus\.jsonl"):
-            asked()
+            action()
     (project / "elsewhere/corpus.jsonl").rename(project / "corpus.jsonl")
     (project / "elsewhere").rename(project / "base")
     with pytest.raises(UserError, match=r"corpus\.jsonl.*: not found"):
@@ -297,88 +299,90 @@ def test_the_last_good_batch_replaces_the_data_set(project: Path) -> None:
     rule = Intake(inbox="inbox", mode="replace")
     put(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, dev={("q3", "d3"): 1})
     put(project / "inbox/2", None, None, dev={("q3", "d3"): 1})
-    taken = take_in(rule, "demo", project)
-    assert taken.spec == f"beir:{project / 'inbox/1'}"
-    assert [batch.state for batch in taken.batches] == ["accepted", "quarantined"], "a batch is a whole data set"
+    outcome = take_in(rule, "demo", project)
+    assert outcome.spec == f"beir:{project / 'inbox/1'}"
+    assert [batch.state for batch in outcome.batches] == ["accepted", "quarantined"], "a batch is a whole data set"
     put(project / "inbox/2", {"d3": "three"}, {"q3": "3"})
     assert take_in(rule, "demo", project).spec == f"beir:{project / 'inbox/2'}"
 
 
 def test_a_batch_that_needs_another_is_checked_again_when_that_one_changes(project: Path, take: Any) -> None:
-    there = project / "inbox"
-    put(there / "1", {"d3": "three"})
-    put(there / "2", queries={"q3": "what is three"}, train={("q3", "d3"): 1})
-    same = put(there / "3", {f"d{n}": "the same" for n in range(10, 70)})
-    assert [one.state for one in take().values()] == ["accepted", "accepted", "quarantined"]
-    assert accept(RULE, SOURCE, project, name=same.name).state == "accepted"
-    assert [one.state for one in take().values()] == ["accepted"] * 3
-    with (there / "1/corpus.jsonl").open("a") as handle:
+    folder = project / "inbox"
+    put(folder / "1", {"d3": "three"})
+    put(folder / "2", queries={"q3": "what is three"}, train={("q3", "d3"): 1})
+    copies = put(folder / "3", {f"d{n}": "the same" for n in range(10, 70)})
+    assert [batch.state for batch in take().values()] == ["accepted", "accepted", "quarantined"]
+    assert accept(RULE, SOURCE, project, name=copies.name).state == "accepted"
+    assert [batch.state for batch in take().values()] == ["accepted"] * 3
+    with (folder / "1/corpus.jsonl").open("a") as handle:
         handle.write("{\n")
-    found = take()
-    assert [one.state for one in found.values()] == ["quarantined", "quarantined", "accepted"]
-    assert ONE[UNKNOWN] in found["2"].reason, "prepare would refuse the merged data set for it"
-    assert found["3"].by == "hand", "what a person let in stays in"
-    (there / "1/corpus.jsonl").write_text(json.dumps({"_id": "d3", "text": "three"}) + "\n")
-    assert [one.state for one in take().values()] == ["accepted"] * 3
-    (there / "1").rename(there / ".1")
-    assert [one.state for one in take().values()] == ["quarantined", "accepted"]
+    batches = take()
+    assert [batch.state for batch in batches.values()] == ["quarantined", "quarantined", "accepted"]
+    assert ONE[UNKNOWN] in batches["2"].reason, "prepare would refuse the merged data set for it"
+    assert batches["3"].by == "hand", "what a person let in stays in"
+    (folder / "1/corpus.jsonl").write_text(json.dumps({"_id": "d3", "text": "three"}) + "\n")
+    assert [batch.state for batch in take().values()] == ["accepted"] * 3
+    (folder / "1").rename(folder / ".1")
+    assert [batch.state for batch in take().values()] == ["quarantined", "accepted"]
 
 
 def test_accepted_batches_are_checked_again_when_the_source_changes(project: Path, take: Any) -> None:
-    there = project / "inbox"
-    put(there / "judged", None, {"q3": "what is three"}, train={("q3", "d2"): 1})
-    put(there / "odd", {f"c{number}": "one and the same" for number in range(300)})
+    folder = project / "inbox"
+    put(folder / "judged", None, {"q3": "what is three"}, train={("q3", "d2"): 1})
+    put(folder / "odd", {f"c{number}": "one and the same" for number in range(300)})
     assert take()["judged"].state == "accepted"
     accept(RULE, SOURCE, project, name="odd")
     assert {batch.state for batch in take().values()} == {"accepted"}
     put(project / "base", {"d1": "one", "d3": "three"}, {"q1": "What is one?", "q2": "what is  TWO"}, dev={("q2", "d3"): 1})
-    found = take()
-    assert found["judged"].state == "quarantined" and ONE[UNKNOWN] in found["judged"].reason
-    assert (found["odd"].state, found["odd"].by) == ("accepted", "hand"), "a person's word outlives the source's change"
+    batches = take()
+    assert batches["judged"].state == "quarantined" and ONE[UNKNOWN] in batches["judged"].reason
+    assert (batches["odd"].state, batches["odd"].by) == ("accepted", "hand"), "a person's word outlives the source's change"
 
 
 def test_a_batch_that_was_accepted_by_other_rules_is_checked_again_for_its_form_alone(
     project: Path, take: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By an older version, say: what it let in would make every retraining fail. Shift and duplicates were judged once."""
-    there, file = project / "inbox", project / ACCEPTED / "1.json"
-    put(there / "1", {f"c{number}": "one and the same" for number in range(60)})
-    put(there / "2", None, {"q3": "3"}, train={("q3", "c1"): 1})
-    (there / "2/negatives.tsv").write_text("query-id\tcorpus-id\nq3\tc2\n")
+    folder, file = project / "inbox", project / ACCEPTED / "1.json"
+    put(folder / "1", {f"c{number}": "one and the same" for number in range(60)})
+    put(folder / "2", None, {"q3": "3"}, train={("q3", "c1"): 1})
+    (folder / "2/negatives.tsv").write_text("query-id\tcorpus-id\nq3\tc2\n")
     loose = Intake(inbox="inbox", gate=Gate(duplicates=1.0))
     assert {batch.state for batch in take(loose).values()} == {"accepted"}
-    said: list[str] = []
+    lines: list[str] = []
 
     def again() -> dict[str, Batch]:
-        said.clear()
-        return {batch.name: batch for batch in take_in(RULE, SOURCE, project, say=said.append).batches}
+        lines.clear()
+        return {batch.name: batch for batch in take_in(RULE, SOURCE, project, say=lines.append).batches}
 
     again()
-    assert not said, "accepted by these rules"
-    older = json.loads(file.read_text())
-    del older["rules"]
+    assert not lines, "accepted by these rules"
+    record = json.loads(file.read_text())
+    del record["rules"]
     file.write_text(
-        json.dumps(older | {"shift": {"documents": {"auc": 0.6, "p": 0.5, "mean": None, "batch": 60, "reference": 60, "by": "champion/1"}}})
+        json.dumps(
+            record | {"shift": {"documents": {"auc": 0.6, "p": 0.5, "mean": None, "batch": 60, "reference": 60, "by": "champion/1"}}}
+        )
     )
-    found = again()
+    batches = again()
     line = "accepted by hand, by another version, or by other rules of prepare, so checked again against the present rules"
-    assert said == [f"{line}: 1"]
-    assert found["1"].state == "accepted", "too many copies, by these rules of the gate, but that was judged"
-    assert found["1"].shift["documents"]["by"] == "champion/1"
+    assert lines == [f"{line}: 1"]
+    assert batches["1"].state == "accepted", "too many copies, by these rules of the gate, but that was judged"
+    assert batches["1"].shift["documents"]["by"] == "champion/1"
     again()
-    assert not said, "checked once"
+    assert not lines, "checked once"
 
     (project / "params.yaml").write_text("prepare: {leaks: allow}\n")
-    put(there / "3", None, {"q4": "what is TWO"}, train={("q4", "d1"): 1})
+    put(folder / "3", None, {"q4": "what is TWO"}, train={("q4", "d1"): 1})
     assert {batch.state for batch in again().values()} == {"accepted"}
-    assert said == [f"{line}: 1, 2"]
+    assert lines == [f"{line}: 1, 2"]
     monkeypatch.setattr(inspection, "VERSION", inspection.VERSION + 1)
     assert {batch.state for batch in again().values()} == {"accepted"}
-    assert said == [f"{line}: 1, 2, 3"]
+    assert lines == [f"{line}: 1, 2, 3"]
     (project / "params.yaml").unlink()
-    found = again()
-    assert found["3"].reason == f"1 {ONE[LEAKS]}: query 'q4' has the text of a query of dev or test"
-    assert (found["1"].state, found["2"].state) == ("accepted", "accepted")
+    batches = again()
+    assert batches["3"].reason == f"1 {ONE[LEAKS]}: query 'q4' has the text of a query of dev or test"
+    assert (batches["1"].state, batches["2"].state) == ("accepted", "accepted")
     assert take_in(RULE, SOURCE, project).bad == (), "that is no news any more"
 
 

@@ -32,18 +32,18 @@ terms = analyzer("none", "none")
 def leads() -> list[str]:
     """Texts of the demo's articles, in random order."""
     articles = json.loads(demo_file().read_text()).values()
-    found = [article["extract"] for article in articles if len(article.get("extract") or "") > 100]
-    assert len(found) > 5000
-    random.Random(0).shuffle(found)
-    return [text[:400] for text in found]
+    texts = [article["extract"] for article in articles if len(article.get("extract") or "") > 100]
+    assert len(texts) > 5000
+    random.Random(0).shuffle(texts)
+    return [text[:400] for text in texts]
 
 
 def test_the_parts_equal_plain_loops() -> None:
     rng = np.random.default_rng(0)
-    one, fixed = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
-    one, fixed = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (one, fixed))
-    for row, found in zip(one, nearest(one, fixed), strict=True):
-        assert found == pytest.approx(1 - sum(sorted((float(row @ other) for other in fixed), reverse=True)[:5]) / 5)
+    batch, reference_vectors = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
+    batch, reference_vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (batch, reference_vectors))
+    for row, distance in zip(batch, nearest(batch, reference_vectors), strict=True):
+        assert distance == pytest.approx(1 - sum(sorted((float(row @ other) for other in reference_vectors), reverse=True)[:5]) / 5)
     texts = ["red red shoes", "unknown", ""]
     counts = Counter({"red": 3, "shoes": 1})
     assert rarity(texts, counts, 9, terms=terms).tolist() == pytest.approx(
@@ -61,10 +61,10 @@ def test_false_alarms_on_random_splits_are_rare(leads: list[str]) -> None:
     assert rule.shift is not None
     for seed in range(40):
         texts = random.Random(seed).sample(leads, 700)
-        found = word_shift(texts[:100], texts[100:400], texts[400:], terms=terms)
-        assert 0.4 < found.auc < 0.6
-        low += found.p <= 0.05
-        alarms += found.auc > rule.shift and found.p <= rule.p
+        shift = word_shift(texts[:100], texts[100:400], texts[400:], terms=terms)
+        assert 0.4 < shift.auc < 0.6
+        low += shift.p <= 0.05
+        alarms += shift.auc > rule.shift and shift.p <= rule.p
     assert alarms == 0
     assert low <= 6, "p is not below 5 % in many more than 5 % of the splits"  # P(more than 6 of 40) = 0.3 %
 
@@ -72,8 +72,8 @@ def test_false_alarms_on_random_splits_are_rare(leads: list[str]) -> None:
 def test_foreign_texts_are_an_alarm(leads: list[str]) -> None:
     draw = random.Random(1)
     noise = ["".join(draw.choice("abcdefghij ") for _ in range(200)) for _ in range(60)]
-    found = word_shift(noise, leads[:300], leads[300:600], terms=terms)
-    assert found.auc > 0.99 and found.p <= 0.001
+    shift = word_shift(noise, leads[:300], leads[300:600], terms=terms)
+    assert shift.auc > 0.99 and shift.p <= 0.001
     rng = np.random.default_rng(0)
     known, foreign = rng.normal(size=(600, 16)) + 3, rng.normal(size=(60, 16)) - 3
     alarm = vector_shift(foreign, known[:300], known[300:], by="x")
@@ -95,16 +95,16 @@ def test_a_foreign_batch_is_quarantined_and_let_in_by_hand(tmp_path: Path, monke
     put(tmp_path / "inbox/good", leads[400:500])
     put(tmp_path / "inbox/noise", ["".join(draw.choice("abcdefghij ") for _ in range(200)) for _ in range(60)])
     rule = Intake(inbox="inbox")
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(reference.champion, "current", lambda _: None)
-    found = {batch.name: batch for batch in take_in(rule, "beir:base", tmp_path, say=said.append).batches}
-    assert found["good"].state == "accepted"
-    assert found["good"].shift["documents"]["by"] == "words"
-    assert found["noise"].reason.startswith(
+    batches = {batch.name: batch for batch in take_in(rule, "beir:base", tmp_path, say=messages.append).batches}
+    assert batches["good"].state == "accepted"
+    assert batches["good"].shift["documents"]["by"] == "words"
+    assert batches["noise"].reason.startswith(
         "shift of documents: AUC 1.000, p 0.001 (60 against 200 by words), expected an AUC of at most 0.95"
     )
     assert inbox.accept(rule, "beir:base", tmp_path, name="noise").state == "accepted"
-    assert not said
+    assert not messages
     assert [batch.state for batch in take_in(rule, "beir:base", tmp_path).batches] == ["accepted", "accepted"]
     off = Intake(inbox="inbox", gate=Gate(shift=None))
     put(tmp_path / "inbox/third", ["x y z"] * 60)
@@ -120,16 +120,16 @@ def test_a_shift_stays_found_whatever_a_later_champion_makes_of_it(tmp_path: Pat
         (tmp_path / name / "corpus.jsonl").write_text("".join(lines))
 
     def take(auc: float, by: str, limit: float = 0.75) -> Batch:
-        found = Shift(auc, 0.001, None, 60, 60, by)
-        monkeypatch.setattr(inspection, "reference_of", lambda *_, **__: SimpleNamespace(shift=lambda *_: found))
+        shift = Shift(auc, 0.001, None, 60, 60, by)
+        monkeypatch.setattr(inspection, "reference_of", lambda *_, **__: SimpleNamespace(shift=lambda *_: shift))
         return take_in(Intake(inbox="inbox", gate=Gate(shift=limit)), "beir:base", tmp_path, say=lambda _: None).batches[0]
 
     assert take(0.8, "words").state == "quarantined"
     assert take(0.7, "champion/1").state == "accepted", "vectors tell more than words"
     (tmp_path / "inbox/near/corpus.jsonl").touch()  # another batch
     assert take(0.76, "champion/2").state == "quarantined"
-    again = take(0.74, "champion/3")
-    assert again.state == "quarantined" and "AUC 0.760" in again.reason and "champion/2" in again.reason
+    batch = take(0.74, "champion/3")
+    assert batch.state == "quarantined" and "AUC 0.760" in batch.reason and "champion/2" in batch.reason
     assert take(0.74, "champion/3", limit=0.77).state == "accepted"
 
 
@@ -138,10 +138,12 @@ def test_without_the_champions_data_words_are_compared(tmp_path: Path, monkeypat
         raise UserError("data/corpus of 1234: neither in the cache nor on the remote")
 
     monkeypatch.setattr(reference.champion, "current", gone)
-    said: list[str] = []
-    found = reference.reference_of(tmp_path, Known(10), 10, warn=said.append, processes=Processes())
-    assert found.by == "words"
-    assert said == ["the test of shift uses words, not the champion's vectors: data/corpus of 1234: neither in the cache nor on the remote"]
+    warnings: list[str] = []
+    comparison = reference.reference_of(tmp_path, Known(10), 10, warn=warnings.append, processes=Processes())
+    assert comparison.by == "words"
+    assert warnings == [
+        "the test of shift uses words, not the champion's vectors: data/corpus of 1234: neither in the cache nor on the remote"
+    ]
     assert Reference({"documents": ["a"] * 100, "queries": []}, "words").shift("queries", ["a"] * 100) is None
     assert Shift(0.5, 0.4, None, 10, 20, "words").words == "AUC 0.500, p 0.4 (10 against 20 by words)"
 
@@ -158,7 +160,7 @@ def test_two_processes_do_not_read_each_others_texts(tmp_path: Path) -> None:
         def run(self, command: Any, *_: Any, **__: Any) -> int:
             self.beside()
             texts = json.loads(Path(command[-2]).read_text())
-            np.savez(command[-1], **{kind: np.array([[len(text)] for text in some]) for kind, some in texts.items()})
+            np.savez(command[-1], **{kind: np.array([[len(text)] for text in strings]) for kind, strings in texts.items()})
             return 0
 
     others = Encoder(lambda: None)

@@ -19,7 +19,7 @@ def stats(documents: int, train: int, dev: int, **more: int) -> dict[str, Any]:
     return {"documents": {"count": documents}, "splits": {split: {"queries": count} for split, count in splits.items()}}
 
 
-def refuse(now: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse(current: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a champion of 1,000 documents, 200 training queries, and no dev."""
 
     def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
@@ -27,12 +27,12 @@ def refuse(now: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch) ->
         write_json(out, stats(1000, 200, 0))
 
     monkeypatch.setattr(champion, "get_out", get_out)
-    write_json(shrinkage.STATS, now)
+    write_json(shrinkage.STATS, current)
     shrinkage.refuse(Path(), NOW, most, warn=pytest.fail)
 
 
 @pytest.mark.parametrize(
-    ("now", "most"),
+    ("current", "most"),
     [
         (stats(1000, 200, 0), 0.0),
         (stats(700, 140, 5), 0.3),
@@ -42,14 +42,14 @@ def refuse(now: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch) ->
     ids=["as it was", "just enough", "more", "any loss"],
 )
 def test_what_has_lost_no_more_than_it_may_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: dict[str, Any], most: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, current: dict[str, Any], most: float
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refuse(now, most, monkeypatch)
+    refuse(current, most, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("now", "most", "said"),
+    ("current", "most", "loss"),
     [
         (stats(699, 200, 0), 0.3, "found 699 documents, champion/2 had 1,000; expected at least 70 % of them"),
         (stats(1000, 139, 0), 0.3, "found 139 train queries, champion/2 had 200; expected at least 70 % of them"),
@@ -58,13 +58,13 @@ def test_what_has_lost_no_more_than_it_may_passes(
     ids=["documents", "queries", "none may be lost"],
 )
 def test_what_has_lost_more_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: dict[str, Any], most: float, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, current: dict[str, Any], most: float, loss: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as refusal:
-        refuse(now, most, monkeypatch)
+        refuse(current, most, monkeypatch)
     assert str(refusal.value) == (
-        f"data set: {said} (intake.shrink of retraining.yaml); put back what is missing, or raise intake.shrink (null: any loss)"
+        f"data set: {loss} (intake.shrink of retraining.yaml); put back what is missing, or raise intake.shrink (null: any loss)"
     )
 
 
@@ -73,8 +73,8 @@ def test_a_champion_whose_data_are_gone_is_a_warning(tmp_path: Path, monkeypatch
         raise UserError("data/corpus: neither in the cache nor on the remote")
 
     monkeypatch.setattr(champion, "get_out", get_out)
-    said: list[str] = []
-    shrinkage.refuse(tmp_path, NOW, 0.3, warn=said.append)
-    assert said == [
+    warnings: list[str] = []
+    shrinkage.refuse(tmp_path, NOW, 0.3, warn=warnings.append)
+    assert warnings == [
         "cannot check whether the data set has lost records since champion/2: data/corpus: neither in the cache nor on the remote"
     ]

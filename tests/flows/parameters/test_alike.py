@@ -13,7 +13,7 @@ PARAMS = Path(__file__).resolve().parents[3] / "params.yaml"
 
 
 @pytest.mark.parametrize(
-    ("place", "key", "meant"),
+    ("place", "key", "suggestion"),
     [
         (("rounds", "warmup"), "lrr", "lr"),
         (("rounds", "warmup"), "learning_rate", "lr"),
@@ -23,15 +23,15 @@ PARAMS = Path(__file__).resolve().parents[3] / "params.yaml"
         ((), "round", "rounds"),
     ],
 )
-def test_a_key_that_is_alike_is_suggested(place: tuple[str, ...], key: str, meant: str) -> None:
+def test_a_key_that_is_alike_is_suggested(place: tuple[str, ...], key: str, suggestion: str) -> None:
     sections = read_yaml(PARAMS)
     inner = sections
     for name in place:
         inner = inner[name]
     inner[key] = {} if not place else 1
-    with pytest.raises(Invalid, match=rf"^params\.yaml: {'.'.join([*place, key])}: unknown key, .*; did you mean {meant}$") as caught:
+    with pytest.raises(Invalid, match=rf"^params\.yaml: {'.'.join([*place, key])}: unknown key, .*; did you mean {suggestion}$") as refusal:
         checks.check(sections)
-    assert caught.value.problem.remedy == f"use {meant}"
+    assert refusal.value.problem.remedy == f"use {suggestion}"
 
 
 def test_nothing_is_suggested_where_nothing_is_alike() -> None:

@@ -63,21 +63,21 @@ def some_ance(**values: Any) -> Ance:
 def test_each_round_starts_from_the_one_before_and_its_negatives_lag(params: Path, lag: int, sources: list[str]) -> None:
     before = params.read_text()
     assert ance.add(some_ance(lag=lag, settings=["lr=1e-6", "window=[1, 100]"])) == ["ance1", "ance2", "ance3", "ance4"]
-    written = read_yaml(params)
-    entries = [written["rounds"][f"ance{k}"] for k in range(1, 5)]
+    content = read_yaml(params)
+    entries = [content["rounds"][f"ance{k}"] for k in range(1, 5)]
     assert [entry["init"] for entry in entries] == ["warmup", "ance1", "ance2", "ance3"]
     assert [entry["negatives"] for entry in entries] == sources
     for entry in entries:
         assert (entry["loss"], entry["in_batch"], entry["hard_negatives"]) == ("nll", False, 1)
         assert (entry["steps"], entry["lr"], entry["window"]) == (50, 1e-6, [1, 100])
-    assert set(written["mine"]) == {"warmup", *sources}, "what is mined is what a round reads"
+    assert set(content["mine"]) == {"warmup", *sources}, "what is mined is what a round reads"
     comments = [line.partition("#")[2] for line in before.splitlines() if "#" in line]
     assert all(comment in params.read_text() for comment in comments)
     assert ance.remove("ance") == ["ance1", "ance2", "ance3", "ance4"]
     assert read_yaml(params) == {
-        **written,
-        "rounds": {k: v for k, v in written["rounds"].items() if k[:4] != "ance"},
-        "mine": {"warmup": written["mine"]["warmup"]},
+        **content,
+        "rounds": {k: v for k, v in content["rounds"].items() if k[:4] != "ance"},
+        "mine": {"warmup": content["mine"]["warmup"]},
     }
     assert params.read_text() == before
 
@@ -92,12 +92,12 @@ def test_refreshes_keep_the_optimizer_and_its_schedule(params: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "kept"), [({"steps": None}, "moments"), ({"optimizer": "moments"}, "moments"), ({"optimizer": "fresh"}, None)]
+    ("values", "optimizer_from"), [({"steps": None}, "moments"), ({"optimizer": "moments"}, "moments"), ({"optimizer": "fresh"}, None)]
 )
-def test_rounds_with_schedules_of_their_own(params: Path, values: dict[str, Any], kept: str | None) -> None:
+def test_rounds_with_schedules_of_their_own(params: Path, values: dict[str, Any], optimizer_from: str | None) -> None:
     ance.add(some_ance(**values))
     entries = [read_yaml(params)["rounds"][f"ance{k}"] for k in range(1, 5)]
-    assert [entry.get("optimizer_from") for entry in entries] == [None, kept, kept, kept]
+    assert [entry.get("optimizer_from") for entry in entries] == [None, optimizer_from, optimizer_from, optimizer_from]
     assert not any("schedule_steps" in entry for entry in entries)
 
 
@@ -116,7 +116,7 @@ def test_a_round_that_was_not_mined_yet_is_mined(params: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"init": "nowhere", "negatives": "bm25"}, "rounds.ance1.init: found 'nowhere'"),
         ({"init": "base", "negatives": "base"}, "rounds.ance1.negatives: found 'base'"),
@@ -127,11 +127,11 @@ def test_a_round_that_was_not_mined_yet_is_mined(params: Path) -> None:
         ({"optimizer": "continue", "steps": None}, "expected --steps"),
     ],
 )
-def test_refused_and_undone(params: Path, values: dict[str, Any], words: str) -> None:
+def test_refused_and_undone(params: Path, values: dict[str, Any], message: str) -> None:
     before = params.read_text()
     with pytest.raises(UserError) as refusal:
         ance.add(some_ance(**values))
-    assert words in str(refusal.value)
+    assert message in str(refusal.value)
     assert params.read_text() == before
 
 
@@ -162,11 +162,11 @@ def test_lag_1_mines_beside_a_training_and_lag_0_in_turn(served: Any) -> None:
         apply(plan.assignments({"warmup": {"seed": 42}}, ["warmup"]), params, lambda _: None)
         toy.run("train")
     times = toy.times()
-    in_turn = {
+    sequences = {
         0: ["encoders/lag0_1", "negatives/lag0_1", "encoders/lag0_2", "negatives/lag0_2", "encoders/lag0_3"],
         1: ["encoders/lag1_1", "negatives/lag1_1", "encoders/lag1_3"],
     }
-    for names in in_turn.values():
+    for names in sequences.values():
         for before, after in pairwise(names):
             assert times[before][1] <= times[after][0], f"{after} waits for {before}"
     assert times["encoders/lag1_2"][1] <= times["encoders/lag1_3"][0]

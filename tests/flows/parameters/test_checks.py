@@ -20,18 +20,18 @@ LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
 @pytest.fixture
 def sections(checkout: Path) -> dict[str, Any]:
     """The project's own parameters, with our own rounds."""
-    found = read_yaml(checkout / "params.yaml")
+    recipe = read_yaml(checkout / "params.yaml")
     warmup = {**TRAINED, "hard_negatives": 2, "steps": 10}
-    found["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
-    found["mine"] = {"warmup": {"search": "embeddings", "depth": 100}}
-    found |= {"adore": {}, "fuse": {}}
-    return found
+    recipe["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
+    recipe["mine"] = {"warmup": {"search": "embeddings", "depth": 100}}
+    recipe |= {"adore": {}, "fuse": {}}
+    return recipe
 
 
 def edited(sections: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     node = sections
-    *way, last = key.split(".")
-    for name in way:
+    *parents, last = key.split(".")
+    for name in parents:
         node = node.setdefault(name, {})
     node[last] = value
     return sections
@@ -53,9 +53,9 @@ def test_the_projects_own_parameters_pass(checkout: Path) -> None:
 def test_a_refusal_says_where_as_data(
     sections: dict[str, Any], key: str, value: Any, kind: type[UserError], found: str, expected: str
 ) -> None:
-    with pytest.raises(kind) as refused:
+    with pytest.raises(kind) as refusal:
         check(edited(sections, key, value), "grid.yaml: point grid.yaml.a")
-    problem = refused.value.problem
+    problem = refusal.value.problem
     place = f"grid.yaml: point grid.yaml.a: {key}{'.negatives' if kind is Missing else ''}"
     assert problem.message.startswith(f"{place}: ")
     assert (problem.where, problem.kind, problem.found) == (place, kind.kind, found)
@@ -290,12 +290,12 @@ def test_what_just_passes(sections: dict[str, Any], key: str, value: Any) -> Non
 
 
 def test_negatives_of_queries_that_are_not_read_are_refused(sections: dict[str, Any]) -> None:
-    asking = edited(sections, "rounds.star.negatives", "official")
-    check(asking)
+    valid = edited(sections, "rounds.star.negatives", "official")
+    check(valid)
     with pytest.raises(UserError, match=r"rounds\.star\.negatives: found official.*queries is pseudo"):
-        check(asking | {"queries": "pseudo"})
-    asking["rounds"]["star"]["negatives"] = "warmup"
-    mixed = edited(asking, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
+        check(valid | {"queries": "pseudo"})
+    valid["rounds"]["star"]["negatives"] = "warmup"
+    mixed = edited(valid, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
     with pytest.raises(UserError, match=r"mix\.m: found official"):
         check(mixed | {"queries": "pseudo"})
 
@@ -360,32 +360,32 @@ def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[
         check(sections)
 
 
-@pytest.mark.parametrize(("depths", "most"), [((100, 200), 200), ((10, 200), 21), ((200, 30), 61), ((10, 5), 11)])
-def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any], depths: tuple[int, int], most: int) -> None:
+@pytest.mark.parametrize(("depths", "limit"), [((100, 200), 200), ((10, 200), 21), ((200, 30), 61), ((10, 5), 11)])
+def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any], depths: tuple[int, int], limit: int) -> None:
     """Half of each: it holds twice the shorter one, plus one more where that comes second."""
     sections["bm25"]["depth"], sections["mine"]["warmup"]["depth"] = depths
     sections["mix"] = {"m": {"first": "bm25", "second": "warmup", "depth": 200}}
-    asking = {**TRAINED, "init": "warmup", "negatives": "m", "window": [1, 200]}
-    sections["rounds"] = {"warmup": TRAINED, "star": asking | {"hard_negatives": min(most, 200)}}
+    entry = {**TRAINED, "init": "warmup", "negatives": "m", "window": [1, 200]}
+    sections["rounds"] = {"warmup": TRAINED, "star": entry | {"hard_negatives": min(limit, 200)}}
     assert check(sections)
-    sections["rounds"]["star"]["hard_negatives"] = most + 1
+    sections["rounds"]["star"]["hard_negatives"] = limit + 1
     with pytest.raises(UserError, match=r"hard_negatives"):
         check(sections)
 
 
 @pytest.mark.parametrize(
-    ("written", "place"),
+    ("text", "place"),
     [("{scifact: beir:../scifact}", 0), ("{\n  scifact: beir:../scifact, more: x}", 1), ("{a: [what, beir:../scifact]}", 0)],
 )
-def test_a_source_within_braces_needs_quotes(checkout: Path, tmp_path: Path, written: str, place: int) -> None:
+def test_a_source_within_braces_needs_quotes(checkout: Path, tmp_path: Path, text: str, place: int) -> None:
     path = tmp_path / "params.yaml"
     before, after = (checkout / "params.yaml").read_text().split("extra: {}")
-    path.write_text(f"{before}extra: {written}{after}")
+    path.write_text(f"{before}extra: {text}{after}")
     with pytest.raises(UserError) as refusal:
         check_file(path)
     line = before.count("\n") + 1 + place
-    told = 'found beir:../scifact unquoted within {} or []; write "beir:../scifact"'
-    assert str(refusal.value) == f"{path}:{line}: {told}"
+    message = 'found beir:../scifact unquoted within {} or []; write "beir:../scifact"'
+    assert str(refusal.value) == f"{path}:{line}: {message}"
 
 
 def test_names_of_what_is_compared_count_only_where_something_is(sections: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ last: 1
 
 
 @pytest.mark.parametrize(
-    ("key", "gone", "instead"),
+    ("key", "removed", "replacement"),
     [
         ("rounds.warmup", "  warmup: # first\n    lr: 1 # peak\n    window: [1, 2]\n", ""),
         ("rounds.warmup.lr", "    lr: 1 # peak\n", ""),
@@ -116,11 +116,11 @@ last: 1
         ("last", "last: 1\n", ""),
     ],
 )
-def test_removing_a_key_keeps_the_comments_of_others(file: Path, key: str, gone: str, instead: str) -> None:
+def test_removing_a_key_keeps_the_comments_of_others(file: Path, key: str, removed: str, replacement: str) -> None:
     file.write_text(COMMENTED)
     apply([f"{key}="], file, accept)
-    assert COMMENTED.count(gone) == 1
-    assert file.read_text() == COMMENTED.replace(gone, instead)
+    assert COMMENTED.count(removed) == 1
+    assert file.read_text() == COMMENTED.replace(removed, replacement)
 
 
 def test_a_section_emptied_and_refilled_keeps_its_place(file: Path) -> None:
@@ -168,7 +168,7 @@ def test_values_are_yaml_1_2(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "text",
     [
         "🔎",
         "\\🔎",
@@ -183,10 +183,10 @@ def test_values_are_yaml_1_2(file: Path) -> None:
     ],
     ids=ascii,
 )
-def test_any_value_is_written_in_ascii_and_read_back(file: Path, given: Any) -> None:
-    assert literal(given).isascii() and parse_yaml(literal(given)) == given
-    apply([setting("text.separator", given)], file, accept)
-    assert parse_yaml(file.read_text(encoding="utf-8"))["text"]["separator"] == given
+def test_any_value_is_written_in_ascii_and_read_back(file: Path, text: Any) -> None:
+    assert literal(text).isascii() and parse_yaml(literal(text)) == text
+    apply([setting("text.separator", text)], file, accept)
+    assert parse_yaml(file.read_text(encoding="utf-8"))["text"]["separator"] == text
 
 
 def test_set_and_set_back_is_byte_for_byte(file: Path) -> None:

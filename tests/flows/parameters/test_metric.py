@@ -16,7 +16,7 @@ def test_what_dvc_yaml_reads_for_a_fusion_is_written(full_params: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("metric", "told"),
+    ("metric", "message"),
     [
         ("Hole@10", "report.metric: found 'Hole@10', which counts mistakes, expected a measure that is higher for a better system"),
         ("NumRel", "report.metric: found 'NumRel', a count that does not say how good a system is, expected a measure such as"),
@@ -24,13 +24,13 @@ def test_what_dvc_yaml_reads_for_a_fusion_is_written(full_params: dict[str, Any]
         ("Coverage@20", "report.metric: found 'Coverage@20', which reads documents, expected a measure of the runs alone, by which fuse."),
     ],
 )
-def test_what_chooses_systems_is_higher_for_better_ones(full_params: dict[str, Any], metric: str, told: str) -> None:
+def test_what_chooses_systems_is_higher_for_better_ones(full_params: dict[str, Any], metric: str, message: str) -> None:
     full_params["evaluate"]["measures"] = ["nDCG@10", metric]
     full_params["report"]["metric"] = metric
     full_params["fuse"] = {"hybrid": {"first": "bm25", "second": "star", "method": "linear"}}
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as refusal:
         check(full_params)
-    assert told in str(refused.value)
+    assert message in str(refusal.value)
     if metric == "Coverage@20":
         full_params["fuse"]["hybrid"]["weight"] = 0.5
         check(full_params)

@@ -108,16 +108,16 @@ BEFORE, AFTER = datetime.fromisoformat("2026-11-23T12:00:00+00:00"), datetime.fr
 
 
 def test_an_old_file_is_brought_up_to_date_with_its_comments() -> None:
-    text, told = migrated(OLD, "params.yaml")
+    text, notes = migrated(OLD, "params.yaml")
     assert parse_yaml(text) == parse_yaml(NEW)
     comments = [line.partition("#")[2] for line in OLD.splitlines() if "#" in line and "ranks" not in line]
     assert all(f"#{comment}" in text for comment in comments)
     assert [line for line in text.splitlines() if line and "texts" not in line and "depth" not in line] == [
         line for line in NEW.splitlines() if line and "texts" not in line and "depth" not in line
     ]
-    assert len(told) == 10
-    assert told[0] == "evaluate.depth, evaluate.precision moved to retrieve"
-    assert told[1] == "optimizer_from: anew renamed to fresh in rounds.a, rounds.b"
+    assert len(notes) == 10
+    assert notes[0] == "evaluate.depth, evaluate.precision moved to retrieve"
+    assert notes[1] == "optimizer_from: anew renamed to fresh in rounds.a, rounds.b"
 
 
 def test_a_second_time_nothing_is_done() -> None:
@@ -129,11 +129,11 @@ def test_a_second_time_nothing_is_done() -> None:
 
 
 def test_what_a_user_has_set_stays() -> None:
-    own = OLD.replace("adore: {}", "adore: {}\nqueries: pseudo\nfuse: {x: {first: bm25, second: b}} # ours")
-    text, told = migrated(own, "params.yaml")
+    edited = OLD.replace("adore: {}", "adore: {}\nqueries: pseudo\nfuse: {x: {first: bm25, second: b}} # ours")
+    text, notes = migrated(edited, "params.yaml")
     assert parse_yaml(text)["queries"] == "pseudo"
     assert "fuse: {x: {first: bm25, second: b}} # ours" in text
-    assert not [line for line in told if line.startswith(("fuse", "queries"))]
+    assert not [line for line in notes if line.startswith(("fuse", "queries"))]
 
 
 def test_a_moved_key_joins_the_section_that_is_there() -> None:
@@ -144,15 +144,15 @@ def test_a_moved_key_joins_the_section_that_is_there() -> None:
 
 @pytest.mark.parametrize("section", ["{}", "{alpha: 0.01} # ours", "{metric: AP}"])
 def test_the_measure_that_chooses_fusions_is_written(section: str) -> None:
-    text, told = migrated(f"report: {section}\n", "params.yaml")
+    text, notes = migrated(f"report: {section}\n", "params.yaml")
     metric = "AP" if "AP" in section else "nDCG@10"
     assert parse_yaml(text)["report"] == {**parse_yaml(section), "metric": metric}
-    assert ("report.metric: nDCG@10 added, the default" in told) == (metric == "nDCG@10")
+    assert ("report.metric: nDCG@10 added, the default" in notes) == (metric == "nDCG@10")
     assert ("# ours" in text) == ("# ours" in section)
 
 
 @pytest.mark.parametrize(
-    ("made", "text", "rule"),
+    ("created", "text", "rule"),
     [
         (BEFORE, RETRAINING, "not_worse"),
         (AFTER, RETRAINING, None),
@@ -160,9 +160,9 @@ def test_the_measure_that_chooses_fusions_is_written(section: str) -> None:
         (BEFORE, "promotion: {rule: better}\n", "better"),
     ],
 )
-def test_a_former_default_is_kept_only_for_files_of_that_time(made: datetime | None, text: str, rule: str | None) -> None:
-    found = parse_yaml(migrated(text, "retraining.yaml", made)[0])["promotion"]
-    assert found.get("rule") == rule
+def test_a_former_default_is_kept_only_for_files_of_that_time(created: datetime | None, text: str, rule: str | None) -> None:
+    promotion = parse_yaml(migrated(text, "retraining.yaml", created)[0])["promotion"]
+    assert promotion.get("rule") == rule
     assert migrated("intake: {}\n", "retraining.yaml", BEFORE)[1], "a file without the section gets it"
 
 
@@ -177,10 +177,10 @@ def test_a_file_of_today_without_its_new_sections_is_refused_then_migrated(check
     with pytest.raises(UserError, match=r"evaluate.depth: moved to section retrieve; .*, or run retemper upgrade"):
         check(parse_yaml(text))
     document["evaluate"] = {}
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as refusal:
         check(parse_yaml(edit.dump(document)))
-    assert str(refused.value).startswith("params.yaml: retrieve: missing (fuse, encoders, queries, pseudo, failures, analyses too)")
-    assert "run retemper upgrade" in str(refused.value)
+    assert str(refusal.value).startswith("params.yaml: retrieve: missing (fuse, encoders, queries, pseudo, failures, analyses too)")
+    assert "run retemper upgrade" in str(refusal.value)
     check(parse_yaml(migrated(text, "params.yaml")[0]))
     optional = edit.load((checkout / "params.yaml").read_text())
     del optional["extra"]
@@ -188,27 +188,27 @@ def test_a_file_of_today_without_its_new_sections_is_refused_then_migrated(check
 
 
 def test_migrations_are_in_order_and_name_their_time() -> None:
-    assert all(datetime.fromisoformat(one.since).tzinfo for one in MIGRATIONS)
+    assert all(datetime.fromisoformat(migration.since).tzinfo for migration in MIGRATIONS)
 
 
 def test_the_command_edits_files_and_says_what_it_did(tmp_path: Path) -> None:
     def run() -> tuple[int, str, Any]:
-        words = [sys.executable, "-m", "flows.parameters.migrations", "--made", BEFORE.isoformat(), "--told", "told.json"]
+        command = [sys.executable, "-m", "flows.parameters.migrations", "--made", BEFORE.isoformat(), "--told", "told.json"]
         root = str(Path(__file__).resolve().parents[3])
-        done = subprocess.run(words, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False)
-        told = tmp_path / "told.json"
-        return done.returncode, done.stderr, json.loads(told.read_text()) if told.exists() else None
+        result = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False)
+        file = tmp_path / "told.json"
+        return result.returncode, result.stderr, json.loads(file.read_text()) if file.exists() else None
 
     (tmp_path / "params.yaml").write_text(OLD)
     (tmp_path / "retraining.yaml").write_text(RETRAINING)
-    status, _, told = run()
+    status, _, notes = run()
     assert status == 0
-    assert (len(told["params.yaml"]), len(told["retraining.yaml"]), "runtime.yaml" in told) == (10, 1, False)
+    assert (len(notes["params.yaml"]), len(notes["retraining.yaml"]), "runtime.yaml" in notes) == (10, 1, False)
     assert parse_yaml((tmp_path / "params.yaml").read_text()) == parse_yaml(NEW)
     (tmp_path / "params.yaml").write_text("rounds: [\n")
-    status, said, _ = run()
-    assert (status, said.count("\n")) == (2, 1)
-    assert said.startswith("retemper: params.yaml:")
+    status, errors, _ = run()
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith("retemper: params.yaml:")
 
 
 def test_inserted_sections_keep_blank_lines_and_comments() -> None:

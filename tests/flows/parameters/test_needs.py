@@ -29,10 +29,10 @@ RECIPE: dict[str, Any] = {
 
 
 def kept(*systems: str) -> dict[str, list[str]]:
-    found = keep_needed(RECIPE, systems)
-    assert found.pop("dataset") == RECIPE["dataset"]
-    assert all(entry == RECIPE[section][name] for section, named in found.items() for name, entry in named.items())
-    return {section: list(named) for section, named in found.items() if named}
+    needed = keep_needed(RECIPE, systems)
+    assert needed.pop("dataset") == RECIPE["dataset"]
+    assert all(entry == RECIPE[section][name] for section, entries in needed.items() for name, entry in entries.items())
+    return {section: list(entries) for section, entries in needed.items() if entries}
 
 
 def test_what_a_fusion_needs_down_to_the_encoder_that_it_starts_from() -> None:
@@ -52,10 +52,10 @@ def test_what_a_fusion_needs_down_to_the_encoder_that_it_starts_from() -> None:
 
 def test_what_needs_nothing_and_what_needs_nearly_all() -> None:
     assert kept("init") == {"rounds": ["init"]}
-    every = kept("deep", "both", "init")
-    assert set(RECIPE) - set(every) == {"dataset", "rescore"}
-    assert every["pretrain"] == ["costa"], "no round starts from the other"
-    assert (every["mix"], every["rerankers"], every["rerank"]) == (["half"], ["small", "large"], ["again"])
+    sections = kept("deep", "both", "init")
+    assert set(RECIPE) - set(sections) == {"dataset", "rescore"}
+    assert sections["pretrain"] == ["costa"], "no round starts from the other"
+    assert (sections["mix"], sections["rerankers"], sections["rerank"]) == (["half"], ["small", "large"], ["again"])
 
 
 def test_a_rescored_run_needs_what_it_reads() -> None:
@@ -66,7 +66,7 @@ def test_a_rescored_run_needs_what_it_reads() -> None:
 def test_cycles_are_found_exactly_where_there_are_some() -> None:
     """Every graph of three names with up to two edges each, against the powers of its adjacency matrix."""
     names = "abc"
-    choices = [list(few) for size in range(3) for few in itertools.combinations(names, size)]
+    choices = [list(subset) for size in range(3) for subset in itertools.combinations(names, size)]
     for edges in itertools.product(choices, repeat=3):
         graph = dict(zip(names, edges, strict=True))
         reach = {(a, b) for a in names for b in graph[a]}

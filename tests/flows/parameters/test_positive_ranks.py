@@ -43,7 +43,7 @@ def test_what_a_round_that_imitates_needs(checkout: Path, entry: dict[str, Any],
     sections["rerankers"] = {"crossed": {"source": "package:cognition/model", "negatives": "bm25"}}
     sections["teacher"] = {"judged": {"negatives": "bm25", "reranker": "crossed"}}
     sections["rounds"] |= {name: {"init": "base", "negatives": "none", "steps": 0} for name in MINES}
-    sections["mine"] |= {name: {"search": "embeddings"} | more for name, more in MINES.items()}
+    sections["mine"] |= {name: {"search": "embeddings"} | options for name, options in MINES.items()}
     if not line:
         check(sections)
         return

@@ -104,7 +104,7 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "said"),
+    ("name", "settings", "message"),
     [
         ("nowhere", [], r"--recipe nowhere: docs/recipes/nowhere.yaml not found, expected one of ance_firstp, .*zero_shot, none"),
         ("none", [], "found no recipe applied to"),
@@ -112,10 +112,10 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
         ("unfit", [], "rescore.x.round"),
     ],
 )
-def test_an_invalid_recipe_changes_nothing(project: Path, name: str, settings: list[str], said: str) -> None:
+def test_an_invalid_recipe_changes_nothing(project: Path, name: str, settings: list[str], message: str) -> None:
     Path("docs/recipes/unfit.yaml").write_text("rescore: {x: {run: bm25, round: nobody, encoder: star}}\n")
     before = project.read_bytes()
-    with pytest.raises(UserError, match=said), recipes.apply_edits(settings, name, lasting=True):
+    with pytest.raises(UserError, match=message), recipes.apply_edits(settings, name, lasting=True):
         pass
     assert project.read_bytes() == before
     assert not recipes.MEMORY.exists()
@@ -143,24 +143,24 @@ def test_the_edit_of_a_dry_run_that_was_killed_is_undone_by_the_next(project: Pa
     with recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
         SOURCE.parent.mkdir()
         SOURCE.write_text("{}\n")
-        left = {path: path.read_bytes() for path in (project, SOURCE, recipes.TRIAL, recipes.MEMORY) if path.exists()}
+        contents = {path: path.read_bytes() for path in (project, SOURCE, recipes.TRIAL, recipes.MEMORY) if path.exists()}
     assert project.read_bytes() == before and not recipes.TRIAL.exists()
 
     def kill(params: bytes) -> None:
-        for path, content in left.items():
+        for path, content in contents.items():
             path.write_bytes(content)
         project.write_bytes(params)
 
-    assert left[project] != before
-    kill(left[project])
+    assert contents[project] != before
+    kill(contents[project])
     with recipes.apply_edits(["bm25.b=0.7"], lasting=False):
         assert read_yaml(project)["bm25"]["k1"] != 2
     assert project.read_bytes() == before
     assert not any(path.exists() for path in (SOURCE, recipes.TRIAL, recipes.MEMORY))
-    kill(left[project] + b"# mine\n")
+    kill(contents[project] + b"# mine\n")
     with recipes.apply_edits([], lasting=True):
         pass
-    assert project.read_bytes() == left[project] + b"# mine\n"
+    assert project.read_bytes() == contents[project] + b"# mine\n"
     assert not recipes.TRIAL.exists()
 
 
@@ -178,9 +178,9 @@ def test_sections_are_found_in_any_form() -> None:
 
 
 @pytest.mark.parametrize("recipe", [None, "zero_shot"])
-@pytest.mark.parametrize("written", ["trial.json", "recipe.json", "params.yaml"])
+@pytest.mark.parametrize("file", ["trial.json", "recipe.json", "params.yaml"])
 def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
-    project: Path, monkeypatch: pytest.MonkeyPatch, recipe: str | None, written: str
+    project: Path, monkeypatch: pytest.MonkeyPatch, recipe: str | None, file: str
 ) -> None:
     """Killed just before and just after it."""
 
@@ -188,9 +188,9 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
         """Nothing of ours runs after it."""
 
     def kill(path: Path, content: object, *, after: bool, write: Callable[[Path, Any], None]) -> None:
-        if path.name != written or after:
+        if path.name != file or after:
             write(path, content)
-        if path.name == written:
+        if path.name == file:
             monkeypatch.setattr(recipes, "_undo", lambda _: None)
             raise Killed
 
@@ -198,12 +198,12 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
         pass
     before, memory = project.read_bytes(), recipes.MEMORY.read_bytes()
     for after in (False, True):
-        with monkeypatch.context() as killing:
+        with monkeypatch.context() as patch:
             for name in ("write_text", "write_json"):
-                killing.setattr(recipes, name, partial(kill, after=after, write=getattr(recipes, name)))
+                patch.setattr(recipes, name, partial(kill, after=after, write=getattr(recipes, name)))
             undo = recipes._undo
             with suppress(Killed), recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
-                assert (recipe, written) == (None, "recipe.json"), "killed before"
+                assert (recipe, file) == (None, "recipe.json"), "killed before"
         monkeypatch.setattr(recipes, "_undo", undo)
         with recipes.apply_edits([], lasting=True):
             pass

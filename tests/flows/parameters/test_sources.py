@@ -64,26 +64,26 @@ def test_a_file_is_known_by_its_name_and_content(place: Any) -> None:
     Path("moved/faq.csv").write_text("question,answer\na,b\nc,d\n")
     changed = place.write("pairs:moved/faq.csv")["dataset"]["digest"]
     assert changed != before["digest"]
-    named = [
+    entries = [
         place.write(f"pairs:moved/faq.csv#{columns}")["dataset"]
         for columns in ("query=answer,passage=question", "passage=question,query=answer")
     ]
-    assert named[0]["digest"] == named[1]["digest"] != changed, "the columns are part of what is read"
-    assert named[0]["files"].keys() == {"faq.csv"}
+    assert entries[0]["digest"] == entries[1]["digest"] != changed, "the columns are part of what is read"
+    assert entries[0]["files"].keys() == {"faq.csv"}
 
 
 def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Any, read: list[str]) -> None:
     place.write()
     assert sorted(read) == ["config.json", "corpus.jsonl", "queries.jsonl", "test.tsv"]
-    written = place.source.stat().st_mtime_ns
+    mtime = place.source.stat().st_mtime_ns
     read.clear()
     place.write()
     assert read == []
-    assert place.source.stat().st_mtime_ns == written
+    assert place.source.stat().st_mtime_ns == mtime
     os.utime("beir/corpus.jsonl", ns=(1, 1))
     place.write()
     assert read == ["corpus.jsonl"], "a new mtime: read again, and found the same"
-    assert place.source.stat().st_mtime_ns == written
+    assert place.source.stat().st_mtime_ns == mtime
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "in place"])
@@ -128,9 +128,9 @@ def test_a_file_that_differs_in_ctime_or_inode_alone_is_read_again(
 def test_a_memory_of_an_earlier_version_is_not_trusted(place: Any, read: list[str]) -> None:
     before = place.write()
     memory = flows.parameters.sources.MEMORY
-    known = json.loads(memory.read_text())
-    known["files"] = {name: [size, mtime, digest] for name, (size, mtime, _, _, digest) in known["files"].items()}
-    memory.write_text(json.dumps(known))
+    record = json.loads(memory.read_text())
+    record["files"] = {name: [size, mtime, digest] for name, (size, mtime, _, _, digest) in record["files"].items()}
+    memory.write_text(json.dumps(record))
     read.clear()
     assert place.write() == before
     assert len(read) == 4
@@ -215,15 +215,15 @@ def test_rerankers_are_kept_by_name(place: Any) -> None:
     sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "rerankers": {"a": {"source": "./model"}}}
     Path("params.yaml").write_text(json.dumps(sections))
     write_source(warn=place.warnings.append)
-    written = place.source.read_text()
-    assert json.loads(written) == {**plain, "rerankers": {"a": plain["encoder"]}}
+    text = place.source.read_text()
+    assert json.loads(text) == {**plain, "rerankers": {"a": plain["encoder"]}}
     Path("model").rename("away")
     write_source(warn=place.warnings.append)
-    assert place.source.read_text() == written
+    assert place.source.read_text() == text
     assert len(place.warnings) == 2
     Path(".retemper/digests.json").unlink()
     write_source(warn=place.warnings.append)
-    assert place.source.read_text() == written, "from the file itself"
+    assert place.source.read_text() == text, "from the file itself"
     Path("away").rename("model")
     assert place.write(encoder="./model") == plain, "a removed one goes"
 
@@ -233,23 +233,25 @@ def test_the_generator_of_queries_has_an_entry_that_is_empty_without_one(place: 
         sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "pseudo": {"generator": generator}}
         Path("params.yaml").write_text(json.dumps(sections))
         write_source(warn=place.warnings.append)
-        found: dict[str, Any] = json.loads(place.source.read_text())
-        return found
+        entries: dict[str, Any] = json.loads(place.source.read_text())
+        return entries
 
-    none, some = write(None), write("./model")
-    assert (none["generator"]["source"], none["generator"]["files"]) == ("", {})
-    assert some["generator"] == some["encoder"] and some["generator"]["digest"] != none["generator"]["digest"]
+    without, with_generator = write(None), write("./model")
+    assert (without["generator"]["source"], without["generator"]["files"]) == ("", {})
+    assert (
+        with_generator["generator"] == with_generator["encoder"] and with_generator["generator"]["digest"] != without["generator"]["digest"]
+    )
     with pytest.raises(UserError, match="nowhere"):
         write("./nowhere")
-    assert write(None) == none
+    assert write(None) == without
 
 
 def test_a_further_data_set_is_known_by_content_and_remembered(place: Any, tmp_path: Path) -> None:
     source = place.write()
-    found = dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append)
-    assert found["digest"] == source["dataset"]["digest"] and json.loads(place.source.read_text()) == source
+    entry = dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append)
+    assert entry["digest"] == source["dataset"]["digest"] and json.loads(place.source.read_text()) == source
     (tmp_path / "beir").rename(tmp_path / "gone")
-    assert dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append) == found
+    assert dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append) == entry
     assert len(place.warnings) == 1 and place.warnings[0].startswith("params.yaml: extra.nq.source: beir: not found, expected a BEIR")
     with pytest.raises(UserError, match=r"^params.yaml: extra.other.source: beir: not found"):
         dataset_entry("extra.other", "beir:beir")
@@ -264,19 +266,19 @@ def test_articles_have_their_own_entry_and_are_not_required_until_needed(place: 
         sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": source}}
         Path("params.yaml").write_text(json.dumps(sections))
         write_source(warn=place.warnings.append)
-        found: dict[str, Any] = json.loads(place.source.read_text())["articles"]
-        return found
+        entry: dict[str, Any] = json.loads(place.source.read_text())["articles"]
+        return entry
 
     assert write("dump:wiki") == {"source": "dump:wiki", "digest": "", "files": {}, "packages": {}}
     assert not place.warnings, "no pre-training may need them"
     Path("wiki").mkdir()
     Path("wiki/pages.xml.bz2").write_bytes(b"pages")
-    here = write("dump:wiki")
-    assert here["files"] == {"pages.xml.bz2": hashlib.sha256(b"pages").hexdigest()}
+    available = write("dump:wiki")
+    assert available["files"] == {"pages.xml.bz2": hashlib.sha256(b"pages").hexdigest()}
     Path("wiki").rename("moved")
-    assert write("dump:wiki") == here, "unavailable, but remembered"
+    assert write("dump:wiki") == available, "unavailable, but remembered"
     assert "wiki" in place.warnings[0]
-    assert write("dump:moved")["digest"] == here["digest"]
+    assert write("dump:moved")["digest"] == available["digest"]
 
 
 def test_every_key_that_names_a_source_is_listed() -> None:
@@ -288,24 +290,24 @@ def test_every_key_that_names_a_source_is_listed() -> None:
         "pseudo": {"generator": "../t5"},
         "train": {"source": "no section of that kind"},
     }
-    named = {
+    expected = {
         "dataset.source": "beir:../data",
         "encoder.source": "model",
         "articles.source": "jsonl:wiki",
         "rerankers.small.source": "../ce",
         "pseudo.generator": "../t5",
     }
-    assert dict(source_keys(sections)) == named
+    assert dict(source_keys(sections)) == expected
     assert source_keys({"dataset": {"source": "demo"}, "encoder": {"source": "model"}, "rerankers": None}) == [
         ("dataset.source", "demo"),
         ("encoder.source", "model"),
     ]
 
 
-def hub(cache: Path, *more: str) -> None:
+def hub(cache: Path, *names: str) -> None:
     """The model org/model as huggingface_hub lays it out."""
     snapshot = cache / "models--org--model/snapshots/0123"
-    for name in ("config.json", "model.safetensors", *more):
+    for name in ("config.json", "model.safetensors", *names):
         (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
         (snapshot / name).write_text(name)
     (cache / "models--org--model/refs").mkdir(exist_ok=True)
@@ -314,18 +316,18 @@ def hub(cache: Path, *more: str) -> None:
 
 def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Downloaded when first named; kept where it is known but not here; the same whatever else someone has of it."""
-    asked: list[str] = []
+    names: list[str] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "one"))
-    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", lambda name: (asked.append(name), hub(tmp_path / "one")))
+    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", lambda name: (names.append(name), hub(tmp_path / "one")))
     entry = place.write(encoder="org/model")["encoder"]
-    assert asked == ["org/model"] and sorted(entry["files"]) == ["config.json", "model.safetensors"]
-    assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
+    assert names == ["org/model"] and sorted(entry["files"]) == ["config.json", "model.safetensors"]
+    assert place.write(encoder="org/model")["encoder"] == entry and names == ["org/model"]
     hub(tmp_path / "full", "pytorch_model.bin", "README.md")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "full"))
     assert place.write(encoder="org/model")["encoder"] == entry
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))  # a colleague's fresh clone
     shutil.rmtree(".retemper")
-    assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
+    assert place.write(encoder="org/model")["encoder"] == entry and names == ["org/model"]
     assert watch(["encoder"]) == {"problem": "", "files": {}}
     assert "not on this machine yet; continuing with its last known digest" in place.warnings[-1]
 
@@ -378,15 +380,15 @@ def test_only_tables_that_the_format_names_are_read(place: Any) -> None:
 
 def test_a_stage_learns_that_a_source_has_changed(place: Any) -> None:
     place.write()
-    found = watch(["dataset"])
-    assert found["problem"] == "" and sorted(Path(name).name for name in found["files"]) == ["corpus.jsonl", "queries.jsonl", "test.tsv"]
+    report = watch(["dataset"])
+    assert report["problem"] == "" and sorted(Path(name).name for name in report["files"]) == ["corpus.jsonl", "queries.jsonl", "test.tsv"]
     Path("params.yaml").write_text("rounds: {}\n")  # edited during the run: for the next one
-    assert watch(["dataset"]) == found
+    assert watch(["dataset"]) == report
     with Path("beir/corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "e", "text": "u"}\n')
-    found = watch(["encoder", "dataset"])
-    assert found["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
-    assert found["problem"].endswith("of data/source.json; run again") and found["files"] == {}
+    report = watch(["encoder", "dataset"])
+    assert report["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
+    assert report["problem"].endswith("of data/source.json; run again") and report["files"] == {}
 
 
 def test_a_stage_learns_that_more_is_forgotten(place: Any) -> None:

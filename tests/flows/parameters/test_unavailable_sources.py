@@ -56,22 +56,22 @@ def test_articles_without_digest_leave_the_known_one(place: Any) -> None:
     Path("wiki").mkdir()
     Path("wiki/pages.xml.bz2").write_bytes(b"pages")
     write_source(warn=place.warnings.append)
-    known = place.source.read_text()
+    content = place.source.read_text()
     Path("wiki").rename("moved")
     place.source.write_text(unknown)  # git checkout of the commit before
     write_source(warn=place.warnings.append)
-    assert place.source.read_text() == known != unknown
+    assert place.source.read_text() == content != unknown
 
 
 def test_a_new_list_of_forgotten_records_counts_where_the_source_is_unavailable(place: Any) -> None:
     """Then prepare is stale, and needs the source, or the outs of a colleague who has it."""
-    none = place.write()
+    original = place.write()
     Path("beir").rename("gone")
     line = f"document {mark('document', 'd1')} 2026-11-24\n"
     Path("forgotten.txt").write_text(line)
     changed = place.write()
     extra = dataset_entry("extra.nq", "beir:gone", warn=place.warnings.append)
-    assert changed["dataset"]["digest"] != none["dataset"]["digest"] and changed["encoder"] == none["encoder"]
+    assert changed["dataset"]["digest"] != original["dataset"]["digest"] and changed["encoder"] == original["encoder"]
     assert place.warnings == [place.warnings[0]] and place.warnings[0].endswith(
         "continuing with its last known files, without the records of forgotten.txt"
     )
@@ -82,5 +82,5 @@ def test_a_new_list_of_forgotten_records_counts_where_the_source_is_unavailable(
     assert dataset_entry("extra.nq", "beir:beir") == extra | {"source": "beir:beir"}
     Path("forgotten.txt").unlink()
     Path("beir").rename("gone")
-    assert place.write() == none
-    assert dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append)["digest"] == none["dataset"]["digest"]
+    assert place.write() == original
+    assert dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append)["digest"] == original["dataset"]["digest"]

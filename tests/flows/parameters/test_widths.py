@@ -39,9 +39,9 @@ def test_widths_are_those_of_encoders_that_are_loaded(start: Callable[[str], Pat
             continue  # the head does not take one pooling: stage base refuses it
         params = Base(**shape)
         tower = shaped_towers(start(name), params).document
-        found = shaped_width(start(name), pooling=params.pooling, head=params.head, width=params.width)
-        assert found is not None
-        assert (found.pooled, found.full, found.kept) == (tower.pooled, tower.full_width, tower.width), shape
+        width = shaped_width(start(name), pooling=params.pooling, head=params.head, width=params.width)
+        assert width is not None
+        assert (width.pooled, width.full, width.kept) == (tower.pooled, tower.full_width, tower.width), shape
     assert shaped_width(start(name), pooling="source", head="source", width=4097) is None, "stage base refuses it"
 
 
@@ -58,8 +58,8 @@ def project(checkout: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pyt
     return write
 
 
-def round_of(init: str, **more: Any) -> dict[str, Any]:
-    return {"init": init, "negatives": "none", **more}
+def round_of(init: str, **fields: Any) -> dict[str, Any]:
+    return {"init": init, "negatives": "none", **fields}
 
 
 def test_each_round_has_the_width_that_its_training_saves(project: Callable[..., Parameters], tiny_encoder: Path, tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_each_round_has_the_width_that_its_training_saves(project: Callable[...,
         folders[name] = tmp_path / name
         folders[name].mkdir()
         save_towers(towers, load_tokenizer(tiny_encoder), folders[name])
-        saved, found = load_towers(folders[name]).document, width_of(name, parameters)
-        assert found is not None
-        assert (found.full, found.kept) == (saved.full_width, saved.width), name
+        tower, width = load_towers(folders[name]).document, width_of(name, parameters)
+        assert width is not None
+        assert (width.full, width.kept) == (tower.full_width, tower.width), name
         with torch.inference_mode():
-            assert saved(torch.tensor([[2, 5, 3]]), torch.ones(1, 3)).shape == (1, found.kept)
+            assert tower(torch.tensor([[2, 5, 3]]), torch.ones(1, 3)).shape == (1, width.kept)
     assert [width_of(name, parameters).key for name in rounds] == [  # type: ignore[union-attr]
         *("rounds.narrow.width",) * 3,
         "rounds.wider.width",
@@ -109,8 +109,8 @@ def test_other_entries_hand_a_width_on(project: Callable[..., Parameters], start
         },
         adore={"tower": {"round": "b", "negatives": "none"}},
     )
-    found = {name: width_of(name, parameters) for name in parameters.rounds}
-    assert {name: width and (width.kept, width.key) for name, width in found.items()} == {
+    widths = {name: width_of(name, parameters) for name in parameters.rounds}
+    assert {name: width and (width.kept, width.key) for name, width in widths.items()} == {
         "a": (60, "base.width"),
         "b": (12, "encoders.other.width"),
         "c": (24, "pretrain.new.scratch.width"),

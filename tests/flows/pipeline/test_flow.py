@@ -45,9 +45,9 @@ def test_only_what_changed_runs(served: Any, executed: Any, read_states: Any) ->
     served.acts()
     report = (served.folder / "data/report").read_text()
 
-    again = toy.call("run", script=PROBE)
-    assert read_states(again.stdout) == dict.fromkeys(ALL, "Cached")
-    assert "MODULES 0 ['dvc']" in again.stdout, "where nothing has changed, Prefect is not imported"
+    second = toy.call("run", script=PROBE)
+    assert read_states(second.stdout) == dict.fromkeys(ALL, "Cached")
+    assert "MODULES 0 ['dvc']" in second.stdout, "where nothing has changed, Prefect is not imported"
 
     served.rounds(a="1", b="2")
     assert executed(served.run()) == {"train@b", "evaluate@b", "report"}
@@ -64,12 +64,12 @@ def test_only_what_changed_runs(served: Any, executed: Any, read_states: Any) ->
     assert executed(served.run()) == set(), "and back"
     assert (served.folder / "data/report").read_text() == report
 
-    done = served.call("run", "--dry-run", "train")
-    assert done.stdout.splitlines() == ["0 stages may run: everything is up to date"]
-    done = served.call("run", "trian@a")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "trian@a" in done.stderr
-    assert "train@a" in done.stderr
+    result = served.call("run", "--dry-run", "train")
+    assert result.stdout.splitlines() == ["0 stages may run: everything is up to date"]
+    result = served.call("run", "trian@a")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert "trian@a" in result.stderr
+    assert "train@a" in result.stderr
 
 
 def test_two_devices_at_once_are_on_the_timeline(served: Any) -> None:
@@ -101,27 +101,27 @@ def test_the_error_of_a_stage_that_runs_alone_is_said_once(served: Any) -> None:
     """The run ends at once and says it."""
     error = "retemper: corpus.tsv:7: found 2 columns, expected 3; add the tab"
     served.acts(encoders__a="fail")
-    done = served.call("run", "train@a")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, error)
-    assert "train@a Failed in" in done.stdout and "add the tab" not in done.stdout
+    result = served.call("run", "train@a")
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (2, error)
+    assert "train@a Failed in" in result.stdout and "add the tab" not in result.stdout
     assert error in (served.folder / ".retemper/logs/train@a.log").read_text()
 
 
 def test_a_failed_stage_fails_only_what_depends_on_it(served: Any, read_states: Any, executed: Any) -> None:
     served.acts(encoders__a="fail")
-    done = served.call("run")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "retemper: corpus.tsv:7: found 2 columns, expected 3; add the tab"
-    wanted = {"prepare": "Ran", "train@a": "Failed", "train@b": "Ran", "evaluate@a": "Skipped", "evaluate@b": "Ran", "report": "Skipped"}
-    assert read_states(done.stdout) == wanted
-    assert "executed 3, cached 0, failed 1, skipped 2" in done.stdout
+    result = served.call("run")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == "retemper: corpus.tsv:7: found 2 columns, expected 3; add the tab"
+    expected = {"prepare": "Ran", "train@a": "Failed", "train@b": "Ran", "evaluate@a": "Skipped", "evaluate@b": "Ran", "report": "Skipped"}
+    assert read_states(result.stdout) == expected
+    assert "executed 3, cached 0, failed 1, skipped 2" in result.stdout
 
     served.acts(encoders__a="crash")
-    done = served.call("run")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "retemper: train@a: failed with status 1; its log: .retemper/logs/train@a.log"
+    result = served.call("run")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "retemper: train@a: failed with status 1; its log: .retemper/logs/train@a.log"
     assert "RuntimeError: boom" in (served.folder / ".retemper/logs/train@a.log").read_text()
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in result.stderr
 
     served.acts()
     assert executed(served.run()) == {"train@a", "evaluate@a", "report"}
@@ -134,12 +134,12 @@ def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any
     toy.acts(encoders__a="hang", encoders__b="hang")
     run = toy.start("run", "train")
     deadline = time.monotonic() + 300
-    at_work: list[Path] = []
-    while not at_work and time.monotonic() < deadline:
-        at_work = list((toy.folder / ".at_work").glob("encoders_*"))
+    marks: list[Path] = []
+    while not marks and time.monotonic() < deadline:
+        marks = list((toy.folder / ".at_work").glob("encoders_*"))
         time.sleep(0.05)
-    assert at_work
-    stage = int(at_work[0].read_text())
+    assert marks
+    stage = int(marks[0].read_text())
     if number == signal.SIGINT:  # someone signals all processes in the folder, and the stage gets it first
         os.kill(stage, number)
     run.send_signal(number)
@@ -184,12 +184,12 @@ def test_a_lock_file_truncated_by_a_kill_is_restored(served: Any, executed: Any)
     before = lock.read_text()
     served.run()
     assert not memory.exists(), "nothing to fix after a run that ended well"
-    whole = lock.read_bytes()
-    for size in (len(whole) // 2 + 3, len(whole) - 20):
-        lock.write_bytes(whole[:size])
+    content = lock.read_bytes()
+    for size in (len(content) // 2 + 3, len(content) - 20):
+        lock.write_bytes(content[:size])
         memory.write_text(before)  # as it is during a run
         assert executed(served.run()) == set(), f"{size} bytes: what was finished is in the cache"
-        assert lock.read_bytes() == whole or set(lock.read_text().split()) == set(whole.decode().split())
+        assert lock.read_bytes() == content or set(lock.read_text().split()) == set(content.decode().split())
     lock.write_text("<<<<<<< mine\n" + before)
     memory.write_text(before)
     assert served.call("run").returncode == 2, "a conflict is the user's to settle"
@@ -230,20 +230,20 @@ def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any)
     served.command("git", "add", "dvc.lock")
     served.command("git", "commit", "--quiet", "-m", "computed")
     committed = clone("committed")
-    started = without_server(committed).call("run")
-    assert started.returncode == 0, started.stderr
-    assert "executed 0, cached 6" in started.stdout
+    first = without_server(committed).call("run")
+    assert first.returncode == 0, first.stderr
+    assert "executed 0, cached 6" in first.stdout
     assert (committed.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
     assert records(committed.folder / ".dvc/cache", "made") == records(remote, "made")
 
     shutil.rmtree(remote)
     remote.write_text("a file where the remote should be")  # it is unavailable
     served.rounds(a="1", b="3")
-    done = served.call("run")
-    assert done.returncode == 0, done.stderr
-    assert "executed 3" in done.stdout
-    assert done.stderr.count("retemper: warning: remote team") >= 1
-    assert "Traceback" not in done.stderr
+    result = served.call("run")
+    assert result.returncode == 0, result.stderr
+    assert "executed 3" in result.stdout
+    assert result.stderr.count("retemper: warning: remote team") >= 1
+    assert "Traceback" not in result.stderr
 
 
 def test_a_clone_whose_former_outs_were_collected_takes_the_new_ones(served: Any, tmp_path: Path) -> None:
@@ -261,15 +261,15 @@ def test_a_clone_whose_former_outs_were_collected_takes_the_new_ones(served: Any
     served.command("git", "commit", "--quiet", "-am", "computed again")
     clone.command("git", "pull", "--quiet")
     assert clone.call("gc").returncode == 0
-    done = clone.call("run")
-    assert done.returncode == 0, done.stderr
-    assert "executed 0, cached 6" in done.stdout
-    assert done.stderr == "", "the remote lacks nothing"
+    result = clone.call("run")
+    assert result.returncode == 0, result.stderr
+    assert "executed 0, cached 6" in result.stdout
+    assert result.stderr == "", "the remote lacks nothing"
     assert (clone.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
 
 
 def test_an_unavailable_configured_server_is_reported_in_one_line(finished: Any) -> None:
-    away = type(finished)(finished.folder, finished.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
-    done = away.call("run")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "retemper: PREFECT_API_URL: no Prefect server answers there (ConnectError); start it, or unset it\n"
+    toy = type(finished)(finished.folder, finished.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
+    result = toy.call("run")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "retemper: PREFECT_API_URL: no Prefect server answers there (ConnectError); start it, or unset it\n"

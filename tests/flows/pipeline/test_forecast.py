@@ -36,7 +36,7 @@ def write(path: str, value: object) -> None:
     Path(path).write_text(json.dumps(value))
 
 
-def made(stage: str, digest: str, **more: Any) -> None:
+def made(stage: str, digest: str, **fields: Any) -> None:
     record = {
         "stage": stage,
         "seconds": 100.0,
@@ -45,7 +45,7 @@ def made(stage: str, digest: str, **more: Any) -> None:
         "size": THEN,
         "bytes": 2**30,
     }
-    makings.save(Path(".dvc/cache"), digest, record | more)
+    makings.save(Path(".dvc/cache"), digest, record | fields)
 
 
 def test_times_and_disk_grow_with_the_data(project: Path) -> None:
@@ -70,7 +70,7 @@ def test_times_and_disk_grow_with_the_data(project: Path) -> None:
 def test_many_stages_that_nothing_is_known_of_are_named_in_the_last_line_alone() -> None:
     known, many = Forecast("encode@a", 40.0, 512.0, 2**30, "made before"), [Forecast(f"train@{name}") for name in "abcd"]
     assert lines([known, *many]) == [known.line]
-    assert lines([known, *many[1:]]) == [known.line, *(one.line for one in many[1:])]
+    assert lines([known, *many[1:]]) == [known.line, *(unknown.line for unknown in many[1:])]
     assert total_line([known, *many]).endswith("; unknown: train@a, train@b, train@c, train@d")
     assert total_line(many).endswith("no run of these stages is recorded; this one will be: train@a, train@b, train@c, train@d")
 
@@ -86,21 +86,21 @@ def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind(project: Path)
     assert (a.seconds, b.seconds, c.seconds) == (100.0, pytest.approx(40.0 + 60.0 * (2 * 400) / (10 * 64)), pytest.approx(100.0))
     assert b.since == "by train@a, made 2023-11-14 from 3,000 documents, time x 1.25"
     assert other.seconds is None, "how long a pre-training takes does not follow from the data"
-    assert [one.seconds for one in forecasts(["train@a", "train@b"], by_kind=False)] == [100.0, None]
+    assert [estimate.seconds for estimate in forecasts(["train@a", "train@b"], by_kind=False)] == [100.0, None]
     assert forecasts(["train@b"])[0].seconds is None
-    assert [one.seconds for one in forecasts(["prepare", "train@a", "train@b"])] == [None, 100.0, None], "the size is not known"
+    assert [estimate.seconds for estimate in forecasts(["prepare", "train@a", "train@b"])] == [None, 100.0, None], "the size is not known"
 
 
 def test_a_new_entry_is_estimated_by_a_finished_one(project: Path) -> None:
-    """Which does not run again: dvc.lock has it."""
+    """The finished one does not run again: dvc.lock has it."""
     (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  encode@a:\n    cmd: x\n    outs:\n    - path: e\n      size: 5\n")
     made("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
-    (found,) = forecasts(["encode@more"])
-    assert (found.seconds, found.since) == (7.0, "by encode@a, made 2023-11-14 from 3,000 documents")
+    (estimate,) = forecasts(["encode@more"])
+    assert (estimate.seconds, estimate.since) == (7.0, "by encode@a, made 2023-11-14 from 3,000 documents")
     assert forecasts(["index@more"])[0].seconds is None
     made("retrieve_adore@t", "0b" * 32, size=THEN | {"documents": 3000})
-    found = [one.since.partition(",")[0] for one in forecasts(["retrieve_adore@t", "retrieve@a"])]
-    assert found == ["made 2023-11-14 from 3", "by retrieve_adore@t"]
+    origins = [other.since.partition(",")[0] for other in forecasts(["retrieve_adore@t", "retrieve@a"])]
+    assert origins == ["made 2023-11-14 from 3", "by retrieve_adore@t"]
     made("retrieve@b", "0c" * 32, size=THEN | {"documents": 3000})
     assert forecasts(["retrieve_adore@t", "retrieve@b", "retrieve@a"])[2].since.startswith("by retrieve@b"), "which does just that"
 
@@ -109,7 +109,7 @@ def test_a_start_takes_as_long_on_more_data(project: Path) -> None:
     assert project
     made("encode@a", "0a" * 32, seconds=3.0, cost={"seconds": 0.2})
     made("encode@b", "0b" * 32, seconds=3.0, cost={})
-    assert [one.seconds for one in forecasts(["encode@a", "encode@b"])] == [3.0, pytest.approx(0.3 + 2.7 * 3)]
+    assert [estimate.seconds for estimate in forecasts(["encode@a", "encode@b"])] == [3.0, pytest.approx(0.3 + 2.7 * 3)]
 
 
 def test_what_prepare_may_change_is_not_scaled(project: Path) -> None:
@@ -132,14 +132,16 @@ def test_the_record_of_the_lock_counts_before_later_ones(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "room", "fits"), [("copy", 4.1, False), ("copy", 6.1, True), ("hardlink", 2.9, False), ("reflink", 3.1, True)]
+    ("kind", "free_gib", "fits"), [("copy", 4.1, False), ("copy", 6.1, True), ("hardlink", 2.9, False), ("reflink", 3.1, True)]
 )
-def test_a_disk_that_is_too_small_is_refused(kind: str, room: float, fits: bool, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_refused(
+    kind: str, free_gib: float, fits: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """3 GiB in the cache, and as much in data/, unless it has links."""
     made("encode@a", "0a" * 32)
     monkeypatch.setattr(forecast.links, "kind", lambda _: kind)
     usage = shutil.disk_usage(project)
-    monkeypatch.setattr(forecast.shutil, "disk_usage", lambda _: usage._replace(free=int(room * 2**30)))
+    monkeypatch.setattr(forecast.shutil, "disk_usage", lambda _: usage._replace(free=int(free_gib * 2**30)))
     refuse_small_disk(["train@b"])  # no record, no refusal
     if fits:
         refuse_small_disk(["encode@a", "train@b"])

@@ -46,9 +46,9 @@ def test_what_runtime_says_is_refused_before_any_stage_begins(checkout: Path, tm
 
 def test_pages_show_what_the_report_needs_whatever_the_targets() -> None:
     reads = {"train": (), "pretrain": (), "study": ("train",), "report": ("train", "pretrain"), "analyses": ("train",)}
-    whole = Graph({name: Stage(name, above, ()) for name, above in reads.items()})
-    assert list(with_report(whole.upstream_of(["study"]), whole).stages) == ["train", "pretrain", "study", "report"]
-    assert list(with_report(whole.upstream_of(["report"]), whole).stages) == ["train", "pretrain", "report"]
+    graph = Graph({name: Stage(name, above, ()) for name, above in reads.items()})
+    assert list(with_report(graph.upstream_of(["study"]), graph).stages) == ["train", "pretrain", "study", "report"]
+    assert list(with_report(graph.upstream_of(["report"]), graph).stages) == ["train", "pretrain", "report"]
     alone = Graph({"train": Stage("train", (), ())})
     assert with_report(alone, alone) == alone
 
@@ -68,11 +68,11 @@ def test_pages_keep_an_analysis_until_its_round_changes(finished: Any, monkeypat
     graph.write_text(graph.read_text() + ANALYSES)
     finished.run("analyses@one", "analyses@other")
     monkeypatch.chdir(finished.folder)
-    named = Graph({"prepare": Stage("prepare", (), ())})
-    assert set(with_analyses(named).stages) == {"prepare", "train@a", "train@b", "analyses@one", "analyses@other"}
+    prepare_only = Graph({"prepare": Stage("prepare", (), ())})
+    assert set(with_analyses(prepare_only).stages) == {"prepare", "train@a", "train@b", "analyses@one", "analyses@other"}
     finished.rounds(a="9", b="2")
     finished.run()
-    assert set(with_analyses(named).stages) == {"prepare", "train@b", "analyses@other"}
+    assert set(with_analyses(prepare_only).stages) == {"prepare", "train@b", "analyses@other"}
 
 
 def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: Any, tmp_path: Path, executed: Any) -> None:
@@ -84,9 +84,9 @@ def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: 
     finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
     clone = type(finished)(tmp_path / "clone", finished.environment)
     remote.rename(tmp_path / "away")
-    done = clone.call("run", "--dry-run")
-    told = "remote team was not asked: if it has the files that dvc.lock names, 6 of these will not run"
-    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", told), "it works offline"
+    result = clone.call("run", "--dry-run")
+    message = "remote team was not asked: if it has the files that dvc.lock names, 6 of these will not run"
+    assert (result.returncode, result.stderr, result.stdout.splitlines()[-1]) == (0, "", message), "it works offline"
     clone.rounds(a="1", b="7")
     assert "3 of these will not run" in clone.call("run", "--dry-run").stdout, "prepare, train@a, evaluate@a"
     clone.rounds(a="1", b="2")
@@ -98,19 +98,19 @@ def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: 
 
 
 def test_a_dry_run_names_no_stage_whose_outs_are_only_to_be_checked_out(finished: Any, executed: Any) -> None:
-    """As in a new worktree: that of the first retraining, say."""
+    """As in a new worktree, such as that of the first retraining."""
     objects = finished.folder / ".dvc/cache/files/md5"
     outs = {out["path"]: out["md5"] for entry in read_lock(finished.folder / LOCK).values() for out in entry["outs"]}
     shutil.rmtree(finished.folder / "data")
     assert finished.call("run", "--dry-run").stdout == "0 stages may run: everything is up to date\n"
     finished.rounds(a="7", b="2")
     expected = {"train@a", "evaluate@a", "report"}
-    assert {one["stage"] for one in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
+    assert {stage["stage"] for stage in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
     finished.rounds(a="1", b="2")
-    for one in cache.contents(objects, outs["data/encoders/b"]):
-        cache.object_path(objects, one).unlink()
+    for oid in cache.contents(objects, outs["data/encoders/b"]):
+        cache.object_path(objects, oid).unlink()
     expected = {"train@b", "evaluate@b", "report"}
-    assert {one["stage"] for one in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
+    assert {stage["stage"] for stage in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
     assert "train@b" in executed(finished.run())
 
 
@@ -120,5 +120,5 @@ def test_a_remote_does_not_lack_what_nobody_has_made(served: Any, tmp_path: Path
     (tmp_path / "remote").mkdir()
     (tmp_path / "remote/retemper.json").write_text("{}")
     assert "the remote" not in served.call("run", "evaluate@a", "--dry-run").stdout
-    done = served.call("run", "evaluate@a")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = served.call("run", "evaluate@a")
+    assert (result.returncode, result.stderr) == (0, "")

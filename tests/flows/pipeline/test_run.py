@@ -24,9 +24,9 @@ from tasks.core.stage.scratch import mark_finished
 
 
 def watched() -> RunNow:
-    found = read()
-    assert found is not None
-    return found
+    page = read()
+    assert page is not None
+    return page
 
 
 WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
@@ -47,9 +47,9 @@ def test_the_table_of_a_study_is_printed_by_every_run_that_asks_for_it(
     for state, times in {"Cached": 1, "Ran": 0}.items():
         monkeypatch.setattr(run, "_execute", lambda *_, state=state, **__: dict.fromkeys(graph.stages, Outcome(state)))
         run.run(["study"])
-        said = capsys.readouterr().out
-        assert said.count("| trained | served x |") == times
-        assert "served z" not in said, "another study, not asked for"
+        output = capsys.readouterr().out
+        assert output.count("| trained | served x |") == times
+        assert "served z" not in output, "another study, not asked for"
 
 
 def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
@@ -73,11 +73,11 @@ def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
 def test_pages_are_named_as_a_user_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative in the project, whole in another tree, and not at all in one that is gone afterwards."""
     own, kept, passing = (tmp_path / name for name in ("own", "own/.retemper/sweep/slot-0", "own/.retemper/reproduce-7-x"))
-    for folder, second, told in ((own, "", Path()), (kept, "1", kept), (passing, "1", None)):
+    for folder, second, expected in ((own, "", Path()), (kept, "1", kept), (passing, "1", None)):
         folder.mkdir(parents=True, exist_ok=True)
         monkeypatch.chdir(folder)
         monkeypatch.setenv("RETEMPER_SECOND_TREE", second) if second else monkeypatch.delenv("RETEMPER_SECOND_TREE", raising=False)
-        assert run._told_folder(absolute=False) == told
+        assert run._told_folder(absolute=False) == expected
     monkeypatch.chdir(own)
     assert run._told_folder(absolute=True) == own
 
@@ -90,8 +90,8 @@ def test_the_pages_show_more_than_the_targets(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
-    told: list[Graph] = []
-    monkeypatch.setattr(run.measured, "write", lambda graph, *_, **__: told.append(graph))
+    graphs: list[Graph] = []
+    monkeypatch.setattr(run.measured, "write", lambda graph, *_, **__: graphs.append(graph))
 
     def execute(_plan: Plan, _processes: object, _display: object, clock: run.timing.Clock, **_: object) -> dict[str, Outcome]:
         clock.spans.append(run.timing.Span("a", "Ran", 0.0, 1.0, 2.0, ""))
@@ -99,7 +99,7 @@ def test_the_pages_show_more_than_the_targets(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(run, "_execute", execute)
     run.run(["a"])
-    assert told == [whole]
+    assert graphs == [whole]
 
 
 def test_finished_work_is_removed_only_after_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,18 +147,18 @@ def test_a_run_that_cannot_store_what_it_computes_is_refused_before_it_begins(
         run.run()
 
 
-@pytest.mark.parametrize("ended", [server.ServerUnavailable(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
+@pytest.mark.parametrize("error", [server.ServerUnavailable(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
 def test_a_pipeline_without_its_server_ignores_that_servers_limit(
-    ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[dict[str, str]] = []
+    environments: list[dict[str, str]] = []
 
     def away(**_: Any) -> None:
-        raise ended
+        raise error
 
     def started(_: Processes, __: Any, ___: Any, env: dict[str, str]) -> int:
-        given.append(env)
-        if len(given) == 1:
+        environments.append(env)
+        if len(environments) == 1:
             raise CancelledError  # Prefect's own comes late, wherever the thread is by then
         return 0
 
@@ -168,22 +168,22 @@ def test_a_pipeline_without_its_server_ignores_that_servers_limit(
     for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/api")
     pipeline.run_pipeline(lambda: None, Processes(), Display())
-    assert len(given) == 2
-    assert {"PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"}.isdisjoint(given[0])
-    assert given[0]["PREFECT_HOME"]
+    assert len(environments) == 2
+    assert {"PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"}.isdisjoint(environments[0])
+    assert environments[0]["PREFECT_HOME"]
 
 
 def test_a_slot_forgotten_by_the_server_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[dict[str, Any]] = []
+    slots: list[dict[str, Any]] = []
 
     def concurrency(name: str, **settings: Any) -> AbstractContextManager[None]:
-        given.append({"name": name, **settings})
+        slots.append({"name": name, **settings})
         return nullcontext()
 
     monkeypatch.setattr(flow, "concurrency", concurrency)
     monkeypatch.setenv("RETEMPER_DEVICE_LIMIT", "gpu-here")
     with flow.shared_slot(3):
-        assert given == [{"name": "gpu-here", "occupy": 3, "strict": True, "raise_on_lease_renewal_failure": False}]
+        assert slots == [{"name": "gpu-here", "occupy": 3, "strict": True, "raise_on_lease_renewal_failure": False}]
 
 
 def test_a_refused_dry_run_leaves_the_parameters_frozen_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

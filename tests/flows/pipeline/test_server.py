@@ -15,23 +15,23 @@ from flows.repository.graph import Graph, Stage
 
 
 @pytest.mark.parametrize(
-    ("script", "how"),
+    ("script", "reason"),
     [
         ("import os; os.kill(os.getpid(), 9)", r"was killed \(SIGKILL\)"),
         ("raise SystemExit(3)", "ended with status 3"),
         ("import time; time.sleep(600)", "has not answered in 0.2 s"),
     ],
 )
-def test_a_server_that_never_answers_is_one_line(script: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_is_one_line(script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(server, "SERVER", [sys.executable, "-c", script])
     monkeypatch.setattr(server, "START_SECONDS", 0.2 if "sleep" in script else 300)
     ours = server.Server()
     try:
-        with pytest.raises(server.Ended, match=rf"^Prefect's server, started by this run, {how}; run again .*its log: ") as told:
+        with pytest.raises(server.Ended, match=rf"^Prefect's server, started by this run, {reason}; run again .*its log: ") as error:
             ours.wait()
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
     finally:
         ours.close()
 

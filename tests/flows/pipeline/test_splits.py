@@ -23,11 +23,11 @@ STAGES = ("prepare", "base", "train@init", "train@star", "reranker@came", "reran
 ALL, UNTRAINED = {"train": 3, "dev": 2, "test": 1}, ("prepare", "train@init", "evaluate@init", "evaluate_bm25", "report")
 
 
-def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **more: Any) -> str:
+def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **options: Any) -> str:
     rows = {split: {"queries": counts.get(split, 0), "positives": counts.get(split, 0)} for split in ("train", "dev", "test")}
-    (folder / "stats.json").write_text(json.dumps({"splits": rows} | more.pop("found", {})))
-    sections = SECTIONS | {"evaluate": more.pop("evaluate", {})}
-    return splits.check(stages, sections, stats=folder / "stats.json", **more)
+    (folder / "stats.json").write_text(json.dumps({"splits": rows} | options.pop("found", {})))
+    sections = SECTIONS | {"evaluate": options.pop("evaluate", {})}
+    return splits.check(stages, sections, stats=folder / "stats.json", **options)
 
 
 def test_which_stages_train_on_train() -> None:
@@ -50,8 +50,8 @@ def test_data_sets_that_are_accepted(tmp_path: Path) -> None:
 
 
 def test_queries_of_dev_that_are_in_test_are_told(tmp_path: Path) -> None:
-    said = told(tmp_path, ALL, found={"dev_in_test": 1_200})
-    assert said.startswith("beir:x: 1,200 queries of dev are in test too, by id or text") and "\n" not in said
+    message = told(tmp_path, ALL, found={"dev_in_test": 1_200})
+    assert message.startswith("beir:x: 1,200 queries of dev are in test too, by id or text") and "\n" not in message
     assert told(tmp_path, ALL, ("prepare", "bm25"), found={"dev_in_test": 2}) == "", "nothing is measured"
 
 
@@ -64,12 +64,12 @@ def test_one_document_trains_nothing_and_can_be_searched(tmp_path: Path, queries
         if count > 1:
             assert splits.check(STAGES, SECTIONS | {"queries": queries}, stats=tmp_path / "stats.json") == ""
             continue
-        with pytest.raises(splits.Unfit) as raised:
+        with pytest.raises(splits.Unfit) as refusal:
             splits.check(STAGES, SECTIONS | {"queries": queries}, stats=tmp_path / "stats.json")
-        said = "beir:x: found 1 document, expected more: a single document has no negatives, so train@star, reranker@tuned, adore@tower"
-        assert str(raised.value).startswith(f"{said} would learn nothing; nothing was changed; add documents")
-        assert ("retemper run --recipe zero_shot" in str(raised.value)) == (queries == "corpus")
-        assert "\n" not in str(raised.value)
+        message = "beir:x: found 1 document, expected more: a single document has no negatives, so train@star, reranker@tuned, adore@tower"
+        assert str(refusal.value).startswith(f"{message} would learn nothing; nothing was changed; add documents")
+        assert ("retemper run --recipe zero_shot" in str(refusal.value)) == (queries == "corpus")
+        assert "\n" not in str(refusal.value)
 
 
 def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("counts", "more", "said"),
+    ("counts", "options", "message"),
     [
         (
             {"test": 300},
@@ -92,10 +92,10 @@ def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) 
         ({}, {"stages": UNTRAINED}, "found no judged queries, expected dev or test"),
     ],
 )
-def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], more: dict[str, Any], said: str) -> None:
-    with pytest.raises(splits.Unfit) as raised:
-        told(tmp_path, counts, **more)
-    assert said in str(raised.value)
+def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(splits.Unfit) as refusal:
+        told(tmp_path, counts, **options)
+    assert message in str(refusal.value)
 
 
 def test_grades_that_nothing_reaches_are_refused(tmp_path: Path) -> None:

@@ -38,12 +38,12 @@ BUSY = "ERROR: failed to reproduce 'train@a': Unable to acquire lock. Most likel
 
 def read(text: str) -> tuple[Transcript, list[str]]:
     transcript = Transcript()
-    return transcript, [own for line in text.splitlines() if (own := transcript.read(line)) is not None]
+    return transcript, [own_line for line in text.splitlines() if (own_line := transcript.read(line)) is not None]
 
 
 def test_a_stage_that_ran() -> None:
-    transcript, own = read(RAN)
-    assert (transcript.ran, transcript.exited, own) == (True, None, ["> a line of its own", "epoch 1"])
+    transcript, lines = read(RAN)
+    assert (transcript.ran, transcript.exited, lines) == (True, None, ["> a line of its own", "epoch 1"])
 
 
 def test_our_own_warning_is_shown_outside_the_stages_output_too() -> None:
@@ -55,14 +55,14 @@ def test_our_own_warning_is_shown_outside_the_stages_output_too() -> None:
     "line", ["Stage 'train@a' didn't change, skipping", "Stage 'train@a' is cached - skipping run, checking out outputs"]
 )
 def test_a_stage_that_need_not_run(line: str) -> None:
-    transcript, own = read(line)
-    assert (transcript.ran, own) == (False, [])
+    transcript, lines = read(line)
+    assert (transcript.ran, lines) == (False, [])
 
 
 def test_a_stage_that_failed() -> None:
-    transcript, own = read(FAILED)
+    transcript, lines = read(FAILED)
     assert (transcript.ran, transcript.exited) == (True, 2)
-    assert own == ["retemper: corpus.tsv:7: bad"]
+    assert lines == ["retemper: corpus.tsv:7: bad"]
     transcript, _ = read(MISSING)
     assert (transcript.ran, transcript.exited, transcript.busy) == (False, None, False)
     assert transcript.errors == [MISSING.removeprefix("ERROR: ")]
@@ -123,35 +123,35 @@ def test_how_a_stage_ended(tmp_path: Path) -> None:
     assert end((0, RAN + "\n" + lost))[:2] == ("Failed", 2), "DVC ends with status 0 where its cache is full"
     assert end((0, lost + RAN)) == ("Ran", 0, ""), "what the remote lacks is computed"
     assert end((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
-    whole = run_stage("train@a", Scripted((255, FAILED), CHECKED_OUT), lambda _: None, logs=tmp_path).problem
-    assert whole == PROBLEM_OF_TRAIN, "every field comes through"
+    problem = run_stage("train@a", Scripted((255, FAILED), CHECKED_OUT), lambda _: None, logs=tmp_path).problem
+    assert problem == PROBLEM_OF_TRAIN, "every field comes through"
     assert end((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that someone held is tried again"
 
 
 def test_a_device_serves_one_stage_at_a_time() -> None:
-    slots, guard, both = Slots(["0", "1"]), threading.Lock(), threading.Barrier(2, timeout=300)
-    at_work: set[str] = set()
-    most = 0
+    slots, guard, barrier = Slots(["0", "1"]), threading.Lock(), threading.Barrier(2, timeout=300)
+    busy: set[str] = set()
+    peak = 0
 
     def work() -> None:
-        nonlocal most
+        nonlocal peak
         with slots.take() as env:
             device = env["CUDA_VISIBLE_DEVICES"]
             with guard:
-                assert device not in at_work
-                at_work.add(device)
-                most = max(most, len(at_work))
-            both.wait()  # for another stage that has the other device
+                assert device not in busy
+                busy.add(device)
+                peak = max(peak, len(busy))
+            barrier.wait()  # for another stage that has the other device
             with guard:
-                at_work.remove(device)
+                busy.remove(device)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 2
-    assert not at_work
+    assert peak == 2
+    assert not busy
 
 
 def test_several_devices_are_taken_at_once() -> None:
@@ -187,24 +187,24 @@ def test_several_devices_are_taken_at_once() -> None:
 
 
 def test_trainings_on_a_cluster_take_turns_and_pieces_of_work_do_not_wait() -> None:
-    gangs, begun, ended = Slots([""]), threading.Event(), list[str]()
+    gangs, started, order = Slots([""]), threading.Event(), list[str]()
 
     def second() -> None:
-        begun.set()
+        started.set()
         with ray_environment(gangs, "together"):
-            ended.append("second")
+            order.append("second")
 
     thread = threading.Thread(target=second)
     with ray_environment(gangs, "together") as env:
         assert env == {"CUDA_VISIBLE_DEVICES": ""}
         thread.start()
-        assert begun.wait(60)
+        assert started.wait(60)
         with ray_environment(gangs, "pieces") as env:
             assert env == {"CUDA_VISIBLE_DEVICES": ""}
         time.sleep(0.2)
-        ended.append("first")
+        order.append("first")
     thread.join()
-    assert ended == ["first", "second"]
+    assert order == ["first", "second"]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -256,10 +256,15 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_an_index_that_is_built_on_the_cpu_waits_for_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
-    for params, spared in (({}, True), ({"index": None}, True), ({"index": {"build": "cpu"}}, True), ({"index": {"build": "gpu"}}, False)):
+    for params, expected in (
+        ({}, True),
+        ({"index": None}, True),
+        ({"index": {"build": "cpu"}}, True),
+        ({"index": {"build": "gpu"}}, False),
+    ):
         Path("data/params.json").write_text(json.dumps(params))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-        assert spares_gpus("index@warmup") == spared
+        assert spares_gpus("index@warmup") == expected
         assert not spares_gpus("train@index")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         assert not spares_gpus("index@warmup"), "on a machine without GPUs it takes its turn"

@@ -27,8 +27,8 @@ def chosen(rounds: dict[str, Any], name: str | None = None, **sections: Any) -> 
 
 
 def test_the_encoder_as_it_is_and_the_first_round_that_needs_no_other() -> None:
-    found = chosen({"init": INIT, "star": STAR, "warmup": WARMUP, "later": WARMUP})
-    assert (found.start, found.trained, found.rounds) == ("init", "warmup", {"init": INIT, "warmup": WARMUP})
+    choice = chosen({"init": INIT, "star": STAR, "warmup": WARMUP, "later": WARMUP})
+    assert (choice.start, choice.trained, choice.rounds) == ("init", "warmup", {"init": INIT, "warmup": WARMUP})
     assert chosen({"init": INIT, "warmup": WARMUP, "later": WARMUP}, "later").trained == "later"
     alone = chosen({"star": STAR, "warmup": WARMUP})
     assert alone.rounds == {"start": INIT, "warmup": WARMUP}, "the start is shown although no round is without training"
@@ -44,13 +44,13 @@ def test_a_pre_trained_start_is_replaced_and_another_encoder_kept() -> None:
 
 def test_without_a_round_that_can_be_trained_there_is_the_encoder_alone() -> None:
     for rounds in ({"init": INIT}, {"init": INIT, "star": STAR, "given": {**WARMUP, "negatives": "official"}}):
-        found = chosen(rounds)
-        assert (found.trained, found.rounds) == (None, {"init": INIT})
+        choice = chosen(rounds)
+        assert (choice.trained, choice.rounds) == (None, {"init": INIT})
     assert chosen({"init": INIT, "warmup": WARMUP}, "init").rounds == {"init": INIT}
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("arguments", "message"),
     [
         ({"documents": 199}, "--documents 199: expected at least 200, for 10 dev queries"),
         ({"name": "none"}, "--round none: found no such round in params.yaml, expected one of init, warmup, taught"),
@@ -60,12 +60,12 @@ def test_without_a_round_that_can_be_trained_there_is_the_encoder_alone() -> Non
         ({"sets": ["rounds.warmup.lrr=1"]}, "rounds.warmup.lrr: unknown key"),
     ],
 )
-def test_mistakes_are_refused_before_anything_runs(asked: dict[str, Any], told: str, small: Any, monkeypatch: Any) -> None:
+def test_mistakes_are_refused_before_anything_runs(arguments: dict[str, Any], message: str, small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
     monkeypatch.setattr(module.pipeline, "run", lambda *_, **__: pytest.fail("a stage was run"))
     with pytest.raises(UserError) as refusal:
-        preview(**{"documents": 400, **asked})
-    assert told in str(refusal.value) and "\n" not in str(refusal.value)
+        preview(**{"documents": 400, **arguments})
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
     assert not module.KEPT.exists()
 
 
@@ -79,30 +79,30 @@ def previewed(small: Any, carried_out: Callable[[Plan], Path], monkeypatch: pyte
         assert targets == ["prepare"] and quiet
 
     @contextmanager
-    def second_run(plan: Plan, kept: Path, **_: Any) -> Iterator[Path]:
-        assert kept == module.KEPT
+    def second_run(plan: Plan, folder: Path, **_: Any) -> Iterator[Path]:
+        assert folder == module.KEPT
         plans.append(plan)
         yield carried_out(plan)
 
     monkeypatch.setattr(module.pipeline, "run", prepare)
     monkeypatch.setattr(module, "second_run", second_run)
-    return lambda documents=400, **asked: (preview(documents, **asked), plans[-1])
+    return lambda documents=400, **options: (preview(documents, **options), plans[-1])
 
 
 def test_a_preview_measures_on_dev_of_the_sample(previewed: Any, small: Any, capsys: Any) -> None:
     project, before = small.folder, small.read("params.yaml")
     status, plan = previewed(sets=["rounds.warmup.lr=1e-3", "rounds.warmup.batch_queries=16"])
     out = capsys.readouterr().out
-    there = project.with_name("beside")
-    rounds = read_yaml(there / "params.yaml")["rounds"]
-    train = json.loads((there / "data/corpus/stats.json").read_text())["splits"]["train"]["queries"]
+    folder = project.with_name("beside")
+    rounds = read_yaml(folder / "params.yaml")["rounds"]
+    train = json.loads((folder / "data/corpus/stats.json").read_text())["splits"]["train"]["queries"]
     assert status == 0 and list(plan.targets) == ["evaluate_bm25", "evaluate@init", "evaluate@warmup"]
-    shown = {"lr": 1e-3, "batch_queries": 16, "steps": -(-train // 16), "train_queries": None, "train_share": 1.0}
-    assert rounds["warmup"] == read_yaml(project / "params.yaml")["rounds"]["warmup"] | shown
-    metrics = {path.stem: json.loads(path.read_text()) for path in (there / "data/metrics").glob("*.json")}
-    assert metrics.keys() == {"bm25", "init", "warmup"} and all(found.keys() == {"dev"} for found in metrics.values())
-    for name, found in metrics.items():
-        assert any(name in line and f"{found['dev']['nDCG@10']:.4f}" in line for line in out.splitlines()), name
+    changes = {"lr": 1e-3, "batch_queries": 16, "steps": -(-train // 16), "train_queries": None, "train_share": 1.0}
+    assert rounds["warmup"] == read_yaml(project / "params.yaml")["rounds"]["warmup"] | changes
+    metrics = {path.stem: json.loads(path.read_text()) for path in (folder / "data/metrics").glob("*.json")}
+    assert metrics.keys() == {"bm25", "init", "warmup"} and all(figures.keys() == {"dev"} for figures in metrics.values())
+    for name, figures in metrics.items():
+        assert any(name in line and f"{figures['dev']['nDCG@10']:.4f}" in line for line in out.splitlines()), name
     assert f"warmup: {-(-train // 16)} step" in out and "Holm over 3 pairs" in out and "next: retemper run --dry-run" in out
     assert "favors BM25" not in out
     assert (project / "params.yaml").read_bytes() == before, "the setting was for the preview alone"
@@ -148,13 +148,13 @@ def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, 
 
 def test_where_a_training_began_is_told() -> None:
     end = "; a full run has its own steps or epochs"
-    one, other = (SimpleNamespace(init=init, batch_queries=64) for init in ("base", "costa"))
-    assert module.describe_training("a", one, 1, origin="base") == f"a: 1 step of 64 queries{end}"
+    first, other = (SimpleNamespace(init=init, batch_queries=64) for init in ("base", "costa"))
+    assert module.describe_training("a", first, 1, origin="base") == f"a: 1 step of 64 queries{end}"
     assert module.describe_training("a", other, 16, origin="base") == f"a: 16 steps of 64 queries from base, in place of costa{end}"
 
 
 def test_what_was_drawn_is_told() -> None:
     sample = Sample(Part(2000, 10033), {"dev": Part(100, 930), "train": Part(1, 1)}, held_out=False)
     assert module.describe_sample(sample) == "2,000 of 10,033 documents, 100 of 930 queries of dev, 1 of 1 query of train"
-    held = Sample(Part(5, 5), {"dev": Part(1, 1), "train": Part(0, 3)}, held_out=True)
-    assert module.describe_sample(held) == "5 of 5 documents, 1 of 1 query of dev; dev is held out of train, as the data has none"
+    drawn = Sample(Part(5, 5), {"dev": Part(1, 1), "train": Part(0, 3)}, held_out=True)
+    assert module.describe_sample(drawn) == "5 of 5 documents, 1 of 1 query of dev; dev is held out of train, as the data has none"

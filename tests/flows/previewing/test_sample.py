@@ -59,18 +59,18 @@ def test_queries_bring_what_answers_them_and_other_documents_fill_the_rest(judge
     documents = read_table(out / "documents.parquet", DOCUMENTS).to_pylist()
     ids = {row["id"] for row in documents}
     assert len(ids) == 1000 and all(row["text"] == f"text {row['id'][1:]}" for row in documents)
-    assert [int(row["id"][1:]) for row in documents] == sorted(int(one[1:]) for one in ids), "in the order of the corpus"
+    assert [int(row["id"][1:]) for row in documents] == sorted(int(name[1:]) for name in ids), "in the order of the corpus"
     assert not (out / "qrels/test.parquet").exists() and not (out / "queries/test.parquet").exists()
-    for split, brought in (("dev", 10), ("train", 1)):
+    for split, least in (("dev", 10), ("train", 1)):
         texts, rows = tables(out, split)
         assert {row["query"] for row in rows} == set(texts) and len(texts) == sample.queries[split].drawn
         assert all(text == {"id": query, "text": f"{query} asks", "answers": [query]} for query, text in texts.items())
         for query in texts:
-            known = {doc: grade for one, doc, grade in judged[split] if one == query}
-            there = {row["doc"]: row["grade"] for row in rows if row["query"] == query}
-            assert there == {doc: grade for doc, grade in known.items() if doc in ids}, "all judgments of the documents that are there"
-            assert sum(grade > 0 for grade in there.values()) >= brought
-            assert {doc for doc, grade in known.items() if grade == 2} <= ids, "the highest grades come first"
+            grades = {doc: grade for other, doc, grade in judged[split] if other == query}
+            sampled = {row["doc"]: row["grade"] for row in rows if row["query"] == query}
+            assert sampled == {doc: grade for doc, grade in grades.items() if doc in ids}, "all judgments of the documents that are there"
+            assert sum(grade > 0 for grade in sampled.values()) >= least
+            assert {doc for doc, grade in grades.items() if grade == 2} <= ids, "the highest grades come first"
     source = read(out)
     assert len(list(source.documents())) == 1000 and source.queries.keys() == source.qrels.keys() == {"train", "dev"}
 
@@ -97,8 +97,8 @@ def test_without_dev_some_train_queries_are_held_out(judged: dict[str, list[Qrel
     assert sample.held_out and (sample.queries["dev"].drawn, sample.queries["train"].drawn) == (50, 500)
     dev, train = (set(tables(tmp_path / "out", split)[0]) for split in ("dev", "train"))
     assert not dev & train and len(dev | train) == 550
-    few = write(tmp_path / "few", {"train": judged["train"][:9]})
-    sample = draw(few, tmp_path / "none.parquet", 1000, to=tmp_path / "two", trains=True)
+    small_corpus = write(tmp_path / "few", {"train": judged["train"][:9]})
+    sample = draw(small_corpus, tmp_path / "none.parquet", 1000, to=tmp_path / "two", trains=True)
     assert (sample.queries["dev"].drawn, sample.queries["train"].drawn) == (1, 2), "at most half of them"
 
 
@@ -121,7 +121,7 @@ def test_weights_of_pairs_stay(judged: dict[str, list[Qrel]], tmp_path: Path) ->
     pairs = [(query, doc, 0.25) for query, doc, grade in judged["train"] if grade]
     write_table(tmp_path / "weights.parquet", WEIGHTS, [table(WEIGHTS, pairs[:-200])])
     draw(write(tmp_path / "corpus", judged), tmp_path / "weights.parquet", 10 * DOCS, to=tmp_path / "out", trains=True)
-    light = {pair[:2] for pair in pairs[:-200]}
+    weighted = {pair[:2] for pair in pairs[:-200]}
     rows = tables(tmp_path / "out", "train")[1]
     assert len(rows) == len(judged["train"])
-    assert all(row["weight"] == (0.25 if (row["query"], row["doc"]) in light else 1.0) for row in rows)
+    assert all(row["weight"] == (0.25 if (row["query"], row["doc"]) in weighted else 1.0) for row in rows)

@@ -32,39 +32,39 @@ Path("ended").write_text(f"{status} {len(seen)}")
 """
 
 
-@pytest.mark.parametrize("taken", ["nobody", "both", "closed", "full"])
-def test_the_run_goes_on_and_ends_as_it_would_have(tmp_path: Path, taken: str) -> None:
+@pytest.mark.parametrize("streams", ["nobody", "both", "closed", "full"])
+def test_the_run_goes_on_and_ends_as_it_would_have(tmp_path: Path, streams: str) -> None:
     """Its pipe's reader is gone (`| head`, `2>&1 | head`), stdout is closed (`>&-`), or the disk under its log is full."""
     read, write = os.pipe()
     os.close(read)
-    if taken == "full" and not Path("/dev/full").exists():
+    if streams == "full" and not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    full = os.open("/dev/full", os.O_WRONLY) if taken == "full" else write
+    unwritable = os.open("/dev/full", os.O_WRONLY) if streams == "full" else write
     command = [sys.executable, "-c", RUN]
     shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    done = subprocess.run(
-        shell if taken == "closed" else command,
+    result = subprocess.run(
+        shell if streams == "closed" else command,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
-        stdout=subprocess.PIPE if taken == "closed" else full,
-        stderr=write if taken == "both" else subprocess.PIPE,
+        stdout=subprocess.PIPE if streams == "closed" else unwritable,
+        stderr=write if streams == "both" else subprocess.PIPE,
         timeout=300,
         check=False,
     )
     assert (tmp_path / "ended").read_text() == "0 5001", "every line was read"
-    assert (done.returncode, done.stderr) == (0, None if taken == "both" else b"retemper: warning: said\n")
+    assert (result.returncode, result.stderr) == (0, None if streams == "both" else b"retemper: warning: said\n")
 
 
 def test_a_command_ends_where_who_is_told_cannot_listen() -> None:
-    told: list[str] = []
+    lines: list[str] = []
 
     def tell(line: str) -> None:
-        told.append(line)
+        lines.append(line)
         raise BrokenPipeError
 
     script = "for _ in range(5000): print('y' * 99)"
     assert Processes().run([sys.executable, "-c", script], tell) == 0
-    assert len(told) == 5000
+    assert len(lines) == 5000
 
 
 def test_a_run_whose_reader_is_gone_has_its_true_state(served: Any) -> None:
@@ -82,8 +82,8 @@ def test_what_is_said_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
     display = Display()
     display.line("a line")
     display.warn("a warning")
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("a line\n", "retemper: warning: a warning\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("a line\n", "retemper: warning: a warning\n")
 
 
 def test_a_terminal_sees_stages_at_work_below_what_is_printed(paper: Any) -> None:
@@ -95,8 +95,8 @@ def test_a_terminal_sees_stages_at_work_below_what_is_printed(paper: Any) -> Non
         display.output("train@a", "a \x1b[31m[b] line " + 99 * "x")
         display.began("a")
         assert "".join(terminal.shown()[:2]) == "train@a | a \\x1b[31m[b] line " + 99 * "x"
-        at_work = [line.split(" s > ")[1] for line in terminal.shown()[2:]]
-        assert at_work == ["train: 1/2 \\x1b[31m[b], 2.0/s", "running"]
+        progress = [line.split(" s > ")[1] for line in terminal.shown()[2:]]
+        assert progress == ["train: 1/2 \\x1b[31m[b], 2.0/s", "running"]
         display.warn("beware")
         display.ended("train@a", Outcome("Ran", 1.0))
         assert terminal.shown()[2:4] == ["retemper: warning: beware", "train@a Ran in 1.0 s"]
@@ -107,18 +107,18 @@ def test_a_terminal_sees_stages_at_work_below_what_is_printed(paper: Any) -> Non
 
 
 def test_a_stopped_run_draws_no_more(paper: Any) -> None:
-    """What is said then, from a signal's handler, stands below the lines of the stages at work."""
+    """The farewell, printed from a signal handler, is below the lines of the running stages."""
     terminal = paper("stdout", "stderr")
     with pytest.raises(KeyboardInterrupt):
         display = Display()
         with display.open(["a", "b"]):
             display.began("a")
             display.began("b")
-            drawn = terminal.shown()
-            said = display.farewell()
-            terminal.write(said)
+            screen = terminal.shown()
+            farewell = display.farewell()
+            terminal.write(farewell)
             raise KeyboardInterrupt
-    assert "".join("".join(terminal.shown()).split()) == "".join("".join([*drawn, said]).split())
+    assert "".join("".join(terminal.shown()).split()) == "".join("".join([*screen, farewell]).split())
 
 
 @pytest.mark.parametrize("columns", [7, 30])
@@ -162,8 +162,8 @@ def test_lines_of_many_threads_come_whole_and_once(paper: Any) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    wanted = [line for stage in stages for turn in range(10) for line in (f"{stage} | line {turn}", f"{stage} Ran in {turn}.0 s")]
-    assert sorted(filter(None, terminal.shown())) == sorted(wanted)
+    expected = [line for stage in stages for turn in range(10) for line in (f"{stage} | line {turn}", f"{stage} Ran in {turn}.0 s")]
+    assert sorted(filter(None, terminal.shown())) == sorted(expected)
 
 
 @pytest.mark.usefixtures("paper")
@@ -202,12 +202,12 @@ def test_a_table_fits_its_terminal_and_keeps_every_figure(width: int | None) -> 
     ("width", "blocks"), [(19, ["s aaaa bbbb cccc"]), (13, ["s aaaa bbbb", "s cccc"]), (12, ["s aaaa", "s bbbb", "s cccc"])]
 )
 def test_a_column_that_just_fits_stays_beside_the_others(width: int, blocks: list[str]) -> None:
-    found = fitted_table(["s", "aaaa", "bbbb", "cccc"], [["x", "1", "2", "3"]], width)
-    assert [" ".join(block.splitlines()[0].split()) for block in found.split("\n\n")] == blocks
+    table = fitted_table(["s", "aaaa", "bbbb", "cccc"], [["x", "1", "2", "3"]], width)
+    assert [" ".join(block.splitlines()[0].split()) for block in table.split("\n\n")] == blocks
 
 
 @pytest.mark.parametrize(
-    ("cells", "right"),
+    ("cells", "flush_right"),
     [
         (["1", "22,000.5", "-0.0012", "+0.5", "1.2e-05", ""], True),
         (["12.3 s", "4m05s", "2h03m", "0.5 ms"], True),
@@ -221,26 +221,26 @@ def test_a_column_that_just_fits_stays_beside_the_others(width: int, blocks: lis
         (["12.5.1"], False),
     ],
 )
-def test_a_column_is_flush_right_only_if_all_of_it_are_figures(cells: list[str], right: bool) -> None:
+def test_a_column_is_flush_right_only_if_all_of_it_are_figures(cells: list[str], flush_right: bool) -> None:
     _, *lines = text_table(["row", "a heading that is longer than all of them"], [["x", cell] for cell in cells]).splitlines()
-    assert {line[5] == " " for line in lines if line != "x"} == {right}
+    assert {line[5] == " " for line in lines if line != "x"} == {flush_right}
 
 
 @pytest.mark.parametrize("width", [100, 80, 60, 40])
 def test_a_long_text_is_wrapped(width: int) -> None:
-    what = "corpus.jsonl:1: found 2 columns, expected 3, as in its header; add the tab, and some more words that take room"
-    rows = [["2026-11-batch", "quarantined", what], ["b", "accepted", "3 documents"]]
+    message = "corpus.jsonl:1: found 2 columns, expected 3, as in its header; add the tab, and some more words that take room"
+    rows = [["2026-11-batch", "quarantined", message], ["b", "accepted", "3 documents"]]
     lines = fitted_table(["batch", "state", "what"], rows, width).splitlines()
     assert max(map(len, lines)) <= width
-    begins = next(line.index("what") for line in lines if "what" in line)
+    column = next(line.index("what") for line in lines if "what" in line)
     assert " ".join(
-        part for line in lines if len(line) > begins and (part := line[begins:].strip()) not in ("what", "3 documents")
-    ).endswith(what)
+        part for line in lines if len(line) > column and (part := line[column:].strip()) not in ("what", "3 documents")
+    ).endswith(message)
 
 
 def test_a_wrapped_name_has_all_of_its_letters() -> None:
-    found = fitted_table(["system", "dev"], [[NAMED[0], "0.5"]], 40).splitlines()
-    assert found == ["system         dev", "a1b2c3d:star_  0.5", "adore_of_the_", "second_try", "(best on dev)"]
+    lines = fitted_table(["system", "dev"], [[NAMED[0], "0.5"]], 40).splitlines()
+    assert lines == ["system         dev", "a1b2c3d:star_  0.5", "adore_of_the_", "second_try", "(best on dev)"]
 
 
 def test_a_file_has_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,23 +263,23 @@ def test_a_stage_is_alone_until_another_begins() -> None:
 
 
 def test_a_run_may_end_while_a_stage_speaks() -> None:
-    """The listener is taken away by the thread that ends the run."""
-    told: list[str] = []
+    """The thread that ends the run removes the listener."""
+    lines: list[str] = []
 
     class Listening:
         def began(self, stage: str) -> None: ...
         def ended(self, stage: str, outcome: Outcome) -> None: ...
         def said(self, stage: str, text: str) -> None:
-            told.append(f"{stage}: {text}")
+            lines.append(f"{stage}: {text}")
 
     class Ending(Display):
         def __getattribute__(self, name: str) -> Any:
-            found = super().__getattribute__(name)
+            value = super().__getattribute__(name)
             if name == "_listener":
                 self._listener = None
-            return found
+            return value
 
     display = Ending()
     with display.open(["train@a"], Listening()):
         display.progress("train@a", "half way")
-    assert told == ["train@a: half way"]
+    assert lines == ["train@a: half way"]

@@ -26,18 +26,18 @@ def test_a_second_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_a_turn_is_told_so(tmp_path: Path) -> None:
-    lock, told = tmp_path / ".retemper/lock", list[str]()
+    lock, messages = tmp_path / ".retemper/lock", list[str]()
     with locks.wait_and_hold(lock, pytest.fail):
         pass
     holder = locks.wait_and_hold(lock)
     holder.__enter__()
 
     def waiting() -> None:
-        told.append("another is in progress")
+        messages.append("another is in progress")
         holder.__exit__(None, None, None)
 
     with locks.wait_and_hold(lock, waiting):
-        assert told == ["another is in progress"]
+        assert messages == ["another is in progress"]
 
 
 @pytest.fixture
@@ -76,25 +76,25 @@ def test_a_record_is_left_while_dvc_runs_in_the_folder(rwlock: Path) -> None:
     inner = root / ".retemper/sweep/tree-0"
     (inner / ".dvc").mkdir(parents=True)
     (root / "data").mkdir()
-    for folder, repaired in ((root, False), (root / "data", False), (root.parent, True), (inner, True)):
+    for folder, expected in ((root, False), (root / "data", False), (root.parent, True), (inner, True)):
         rwlock.write_text("")
         dvc = subprocess.Popen([sys.executable, str(program)], cwd=folder, stdout=subprocess.PIPE)
         assert dvc.stdout is not None
         dvc.stdout.readline()
         time.sleep(0.05)
-        assert repair(rwlock) is repaired
+        assert repair(rwlock) is expected
         dvc.kill()
         dvc.wait()
 
 
-@pytest.mark.parametrize("cut", ["", "stages:\n  a:\n    cm", "stages:\n  a"])
-def test_a_truncated_dvc_lock_is_restored(tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("truncated", ["", "stages:\n  a:\n    cm", "stages:\n  a"])
+def test_a_truncated_dvc_lock_is_restored(tmp_path: Path, truncated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lock, memory = tmp_path / "dvc.lock", tmp_path / "memory" / "dvc.lock"
     lock.write_text("stages: {}\n")
     assert not locks.restore(lambda: False, lock, memory), "no run was killed"
     locks.remember(lock, memory)
-    lock.write_text(cut)
+    lock.write_text(truncated)
     assert locks.restore(lambda: True, lock, memory)
     assert lock.read_text() == "stages: {}\n"
     assert not locks.restore(lambda: True, lock, memory), "it is intact"
@@ -111,12 +111,12 @@ ENTRIES = "".join(f"  {name}:\n    cmd: x\n" for name in ("prepare", "train@a", 
 
 
 @pytest.mark.parametrize("source", ["last run", "git"])
-@pytest.mark.parametrize("cut", ["", "stages:\n", "stages:\n  prepare:\n    cmd: x\n"])
-def test_a_dvc_lock_truncated_to_valid_yaml_is_restored(tmp_path: Path, source: str, cut: str) -> None:
+@pytest.mark.parametrize("truncated", ["", "stages:\n", "stages:\n  prepare:\n    cmd: x\n"])
+def test_a_dvc_lock_truncated_to_valid_yaml_is_restored(tmp_path: Path, source: str, truncated: str) -> None:
     """No run was in progress; it can be read, and only has fewer entries."""
     lock, memory, intact = tmp_path / "dvc.lock", tmp_path / "before", tmp_path / "intact"
-    whole = f"stages:\n{ENTRIES}"
-    lock.write_text(whole)
+    intact_text = f"stages:\n{ENTRIES}"
+    lock.write_text(intact_text)
     if source == "last run":
         locks.remember(lock, memory)
         locks.forget(lock, memory, intact)
@@ -124,30 +124,30 @@ def test_a_dvc_lock_truncated_to_valid_yaml_is_restored(tmp_path: Path, source: 
     def restore(committed: str | None) -> str:
         return locks.restore(lambda: True, lock, memory, intact=intact, committed=lambda: committed)
 
-    committed = whole if source == "git" else None
+    committed = intact_text if source == "git" else None
     assert restore(committed) == "", "it is intact"
-    lock.write_text(cut)
-    assert restore(cut) == "", "checked out from git as it is"
-    told = restore(committed)
-    assert "train@a, train@b; restored as" in told
-    assert ("git" in told) == (source == "git")
-    assert lock.read_text() == whole
-    lock.write_text(whole.replace("cmd: x", "cmd: y"))
+    lock.write_text(truncated)
+    assert restore(truncated) == "", "checked out from git as it is"
+    message = restore(committed)
+    assert "train@a, train@b; restored as" in message
+    assert ("git" in message) == (source == "git")
+    assert lock.read_text() == intact_text
+    lock.write_text(intact_text.replace("cmd: x", "cmd: y"))
     assert restore(committed) == "", "changed, not truncated"
 
 
 def test_entries_lost_by_a_killed_run_are_restored(tmp_path: Path) -> None:
     """The first stage has changed, so the former dvc.lock does not begin with what is left."""
     lock, memory = tmp_path / "dvc.lock", tmp_path / "before"
-    whole = f"stages:\n{ENTRIES}"
-    lock.write_text(whole)
+    intact = f"stages:\n{ENTRIES}"
+    lock.write_text(intact)
     locks.remember(lock, memory)
     lock.write_text("stages:\n  prepare:\n    cmd: y\n")
     committed = lock.read_text()
     assert locks.restore(lambda: True, lock, memory, committed=lambda: committed) == "", "checked out after the kill"
-    assert "truncated by a kill" in locks.restore(lambda: True, lock, memory, committed=lambda: whole)
-    assert lock.read_text() == whole
-    lock.write_text(whole.replace("cmd: x", "cmd: y"))
+    assert "truncated by a kill" in locks.restore(lambda: True, lock, memory, committed=lambda: intact)
+    assert lock.read_text() == intact
+    lock.write_text(intact.replace("cmd: x", "cmd: y"))
     assert locks.restore(lambda: True, lock, memory) == "", "no entry is lost"
 
 
@@ -167,17 +167,17 @@ def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
     memory = finished.folder / ".retemper/dvc.lock"
     memory.write_text("")
     (finished.folder / "dvc.yaml").write_text("stages:\n  prepare:\n    cmds: no such key\n")
-    done = finished.call("run")
-    assert done.returncode == 2
-    assert "dvc.yaml" in done.stderr
-    assert "truncated" not in done.stderr
+    result = finished.call("run")
+    assert result.returncode == 2
+    assert "dvc.yaml" in result.stderr
+    assert "truncated" not in result.stderr
     assert lock.read_text() == text
     finished.command("git", "checkout", "--quiet", "dvc.yaml")
-    for cut in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
-        lock.write_text(cut)
+    for truncated in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
+        lock.write_text(truncated)
         memory.write_text(text)
         finished.call("run", "--dry-run")
-        assert lock.read_text() == cut, "a dry run fixes nothing"
+        assert lock.read_text() == truncated, "a dry run fixes nothing"
     assert "truncated" in finished.call("run").stderr
     assert lock.read_text() == text
     lock.write_text(text[: text.index("\n  report:") + 1])  # valid YAML

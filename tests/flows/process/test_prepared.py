@@ -79,14 +79,14 @@ def python(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.chdir(project)
     for name in (FORKS, "PYTHONPATH", "PYTHONSAFEPATH"):
         monkeypatch.delenv(name, raising=False)
-    with PreparedPython(["xmlrpc.client"]) as started:
-        eventually(lambda: "fork_server.py" in call(started, "owner").stdout)
-        yield started
+    with PreparedPython(["xmlrpc.client"]) as prepared:
+        eventually(lambda: "fork_server.py" in call(prepared, "owner").stdout)
+        yield prepared
 
 
-def eventually(true: Callable[[], Any], seconds: float = 300) -> None:
+def eventually(condition: Callable[[], Any], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -96,9 +96,9 @@ def test_arrow_gives_back_what_is_freed(project: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(project)
     for name in (FORKS, "PYTHONPATH", "PYTHONSAFEPATH", "ARROW_DEFAULT_MEMORY_POOL"):
         monkeypatch.delenv(name, raising=False)
-    with PreparedPython(["pyarrow"]) as started:
-        eventually(lambda: "fork_server.py" in call(started, "owner").stdout)
-        assert call(started, "arrow").stdout == "system\n"
+    with PreparedPython(["pyarrow"]) as prepared:
+        eventually(lambda: "fork_server.py" in call(prepared, "owner").stdout)
+        assert call(prepared, "arrow").stdout == "system\n"
 
 
 def alive(process: int) -> bool:
@@ -129,17 +129,17 @@ def hanging(python: PreparedPython, project: Path) -> tuple[subprocess.Popen[str
 
 
 def test_a_program_gets_what_a_new_python_would_give_it(python: Any) -> None:
-    done = call(python, "say", "3", "two words", COLOUR="red", OTHER="blue")
+    result = call(python, "say", "3", "two words", COLOUR="red", OTHER="blue")
     env = environment(COLOUR="red", OTHER="blue")
     plain = subprocess.run([sys.executable, "-m", "tasks.say", "3", "two words"], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (3, plain.stdout, "to stderr\n")
-    assert '["3", "two words"]' in done.stdout
+    assert (result.returncode, result.stdout, result.stderr) == (3, plain.stdout, "to stderr\n")
+    assert '["3", "two words"]' in result.stdout
     assert call(python, "say", "0").stdout.endswith('null, null, "tasks.say"]\n'), "one program's environment is not the next one's"
 
 
 def test_its_end_is_that_of_a_new_python(python: Any) -> None:
-    words, failed = call(python, "words"), call(python, "fail")
-    assert (words.returncode, words.stderr) == (1, "a sentence\n")
+    sentence, failed = call(python, "words"), call(python, "fail")
+    assert (sentence.returncode, sentence.stderr) == (1, "a sentence\n")
     assert failed.returncode == 1
     assert failed.stderr.endswith("RuntimeError: boom\n")
     assert call(python, "nothing").returncode == 1
@@ -164,8 +164,8 @@ def test_an_edited_program_is_read_again_and_a_frozen_copy_comes_first(python: A
 
 
 def test_workers_are_new_processes(python: Any) -> None:
-    done = call(python, "workers")
-    assert done.stdout == "2 4 6\n", done.stderr
+    result = call(python, "workers")
+    assert result.stdout == "2 4 6\n", result.stderr
 
 
 def test_ps_shows_the_program(python: Any) -> None:
@@ -181,13 +181,13 @@ def test_a_killed_program_is_told_as_such(python: Any, project: Path, number: si
 
 
 def test_a_killed_client_takes_its_program_with_it(python: Any, project: Path) -> None:
-    client, behind = hanging(python, project)
-    other, still = hanging(python, project)
+    client, processes = hanging(python, project)
+    other, other_processes = hanging(python, project)
     client.kill()
-    eventually(lambda: not any(map(alive, behind)))
-    assert all(map(alive, still)), "only its own"
+    eventually(lambda: not any(map(alive, processes)))
+    assert all(map(alive, other_processes)), "only its own"
     other.kill()
-    eventually(lambda: not any(map(alive, still)))
+    eventually(lambda: not any(map(alive, other_processes)))
 
 
 def test_a_killed_server_takes_its_programs_with_it_and_python_starts_as_ever(python: Any, project: Path) -> None:
@@ -214,8 +214,8 @@ def test_many_at_once(python: Any) -> None:
 
 
 def test_other_commands_run_in_an_ordinary_python(python: Any) -> None:
-    done = subprocess.run([python.python, "-c", "print(6 * 7)"], capture_output=True, text=True, check=False)
-    assert done.stdout == "42\n"
+    result = subprocess.run([python.python, "-c", "print(6 * 7)"], capture_output=True, text=True, check=False)
+    assert result.stdout == "42\n"
 
 
 def test_runs_within_a_run_use_its_server(python: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

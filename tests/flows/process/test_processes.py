@@ -37,14 +37,14 @@ def python(script: str) -> list[str]:
 
 def test_output_comes_line_by_line_and_the_status_is_the_commands(tmp_path: Path) -> None:
     lines: list[str] = []
-    heard = tmp_path / "heard"
-    wait = f"import pathlib, time\nfor _ in range(6000):\n    if pathlib.Path({str(heard)!r}).exists(): break\n    time.sleep(0.01)\n"
+    mark = tmp_path / "heard"
+    wait = f"import pathlib, time\nfor _ in range(6000):\n    if pathlib.Path({str(mark)!r}).exists(): break\n    time.sleep(0.01)\n"
     script = f"import sys; print('one'); print('two', file=sys.stderr)\n{wait}else: sys.exit('not as they come')\n"
 
     def tell(line: str) -> None:
         lines.append(line)
         if len(lines) == 2:
-            heard.touch()
+            mark.touch()
 
     assert Processes().run(python(f"{script}print('half\\rwhole'); sys.exit(7)"), tell) == 7
     assert lines == ["one", "two", "half", "whole"]
@@ -90,29 +90,29 @@ with stopping_on_signals(processes):
     except Stopped:
         print("nothing more is started", flush=True)
 """
-    done = subprocess.run(python(script), capture_output=True, text=True, timeout=300, check=False)
-    assert (done.stdout, done.stderr) == ("nothing more is started\n", "\nretemper: stopped\n")
+    result = subprocess.run(python(script), capture_output=True, text=True, timeout=300, check=False)
+    assert (result.stdout, result.stderr) == ("nothing more is started\n", "\nretemper: stopped\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 class TestNothingIsLeft:
     def test_of_a_command_that_ends(self) -> None:
         lines: list[str] = []
-        started = time.monotonic()
+        start = time.monotonic()
         Processes().run(python(SLEEPERS.format(seconds=0)), lines.append)
-        assert time.monotonic() - started < 55, "its child held the pipe open for a minute, and we did not wait for that"
+        assert time.monotonic() - start < 55, "its child held the pipe open for a minute, and we did not wait for that"
         assert gone(int(lines[0]))
 
     def test_of_a_command_that_is_stopped(self) -> None:
-        processes, begun, lines = Processes(), threading.Event(), []
+        processes, started, lines = Processes(), threading.Event(), []
 
         def tell(line: str) -> None:
             lines.append(line)
-            begun.set()
+            started.set()
 
         thread = threading.Thread(target=lambda: processes.run(python(SLEEPERS.format(seconds=60)), tell))
         thread.start()
-        assert begun.wait(60)
+        assert started.wait(60)
         processes.stop()
         thread.join(30)
         assert not thread.is_alive()
@@ -121,11 +121,11 @@ class TestNothingIsLeft:
             processes.run(["true"], print)
 
     def test_of_a_command_that_ignores_signals(self) -> None:
-        processes, begun = Processes(), threading.Event()
+        processes, started = Processes(), threading.Event()
         status: list[int] = []
-        thread = threading.Thread(target=lambda: status.append(processes.run(python(STUBBORN), lambda _: begun.set())))
+        thread = threading.Thread(target=lambda: status.append(processes.run(python(STUBBORN), lambda _: started.set())))
         thread.start()
-        assert begun.wait(60)
+        assert started.wait(60)
         processes.stop()
         thread.join(30)
         assert status == [137]
@@ -169,12 +169,12 @@ def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop() -> No
         "    os._exit(error.args[0])\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert (done.returncode, done.stderr) == (signal.SIGTERM, "stopped")
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert (result.returncode, result.stderr) == (signal.SIGTERM, "stopped")
 
 
 @pytest.mark.parametrize(
-    ("words", "inherited", "told"),
+    ("arguments", "inherited", "expected"),
     [
         (["/x/bin/retemper", "run", "--set", "a=b c"], "", "retemper run --set 'a=b c'"),
         (["/x/flows/cli/__main__.py", "retrain"], "", "retemper retrain"),
@@ -184,7 +184,7 @@ def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop() -> No
         (["/x/flows/pipeline/alone.py", "evaluate@a"], "retemper bisect", "retemper bisect"),
     ],
 )
-def test_what_was_typed(monkeypatch: pytest.MonkeyPatch, words: list[str], inherited: str, told: str) -> None:
-    monkeypatch.setattr(sys, "argv", words)
+def test_what_was_typed(monkeypatch: pytest.MonkeyPatch, arguments: list[str], inherited: str, expected: str) -> None:
+    monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv(TYPED, inherited)
-    assert typed_command() == told
+    assert typed_command() == expected

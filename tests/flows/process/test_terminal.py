@@ -26,10 +26,10 @@ class Terminal:
             os.execve(sys.executable, [sys.executable, "-c", script, *arguments], toy.environment | {"COLUMNS": "60", "TERM": "xterm"})
         self._readable.register(self._screen, select.POLLIN)
 
-    def read(self, seconds: float, until: str = "\\Z.") -> bool:
-        """Take in what is shown until a pattern is; False where that does not come, or the program ends."""
+    def read(self, seconds: float, pattern: str = "\\Z.") -> bool:
+        """Read until a pattern is shown; False if it never is, or the program ends."""
         deadline = time.monotonic() + seconds
-        while not re.search(until, self.text):
+        while not re.search(pattern, self.text):
             if time.monotonic() > deadline:
                 return False
             if self._readable.poll(100):
@@ -59,7 +59,7 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
     terminal = Terminal(served, "run", "train@a")
     assert terminal.read(120, "train@a +[0-9]+ s > half way"), terminal.text
     assert terminal.read(60, "train@a +[0-9]+ s > running\r\x1b\\[2K"), "the line in passing is taken off again"
-    pressed = time.monotonic()
+    start = time.monotonic()
     terminal.press(CTRL_C)
     if presses > 1:
         # The moment when a second one used to meet Python's own handler. Ctrl-C drops what is not shown yet, so both lines come first.
@@ -68,7 +68,7 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
             terminal.press(CTRL_C)
             time.sleep(0.2)
     assert terminal.end() == 130, terminal.text
-    assert time.monotonic() - pressed < 60, "the stage would have slept for two minutes"
+    assert time.monotonic() - start < 60, "the stage would have slept for two minutes"
     assert "Traceback" not in terminal.text
     assert terminal.text.count("retemper: ") == 2, terminal.text
     assert not re.search("\x1b\\[(?!2K|0m)", terminal.text), "lines erased, no more (0m is a library's): no hidden cursor"
@@ -78,7 +78,7 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
 
 
 def test_a_log_is_quiet(served: Any) -> None:
-    done = served.call("run", "train@a")
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout
-    assert " > " not in done.stdout
+    result = served.call("run", "train@a")
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout
+    assert " > " not in result.stdout

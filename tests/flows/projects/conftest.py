@@ -116,16 +116,16 @@ class Repository:
         return (self.folder / name).read_text()
 
     def upgrade(self, **wish: object) -> list[str]:
-        """`retemper upgrade`, here; the lines that it tells."""
+        """`retemper upgrade` in this folder; the lines that it reports."""
         lines: list[str] = []
         with chdir(self.folder):
             assert upgrade(Wish(**wish), lines.append) == 0  # type: ignore[arg-type]
         return lines
 
     def state(self) -> tuple[str, str, str, list[str]]:
-        """Commit, references, changes, and what lies about."""
-        left = [path.name for path in (self.folder / ".retemper").glob("*") if path.name not in ("run.lock", "digests.json")]
-        return self.git("rev-parse", "HEAD"), self.git("for-each-ref"), self.git("status", "--porcelain"), left
+        """Commit, references, changes, and leftover files."""
+        leftovers = [path.name for path in (self.folder / ".retemper").glob("*") if path.name not in ("run.lock", "digests.json")]
+        return self.git("rev-parse", "HEAD"), self.git("for-each-ref"), self.git("status", "--porcelain"), leftovers
 
 
 @pytest.fixture
@@ -135,9 +135,9 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
         monkeypatch.delenv(name)
     for name, value in (("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_CONFIG_NOSYSTEM", "1")):
         monkeypatch.setenv(name, value)
-    for who in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{who}_NAME", "toy")
-        monkeypatch.setenv(f"GIT_{who}_EMAIL", "toy@example.com")
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "toy")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "toy@example.com")
     folder = tmp_path / "retemper"
     folder.mkdir()
     repository = Repository(folder)

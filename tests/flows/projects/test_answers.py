@@ -112,13 +112,13 @@ SECONDS = {
 
 def test_seconds_grow_with_the_work_of_a_stage(parameters: Parameters) -> None:
     like = Known(SIZE, parameters, "digest", SECONDS)
-    same = scale_seconds(["prepare", "base", "mine@a", "evaluate@a"], SIZE, parameters, like=like)
-    assert same == Scaled(4 + 7 + 5 + 8, [], 1.0)
+    scaled = scale_seconds(["prepare", "base", "mine@a", "evaluate@a"], SIZE, parameters, like=like)
+    assert scaled == Scaled(4 + 7 + 5 + 8, [], 1.0)
     larger = replace(SIZE, documents=3000, train=400, tokens=80)
     # documents x tokens: 6 times; the two encodings took 40 s for twice the corpus. 160 queries of b against 400 of a, at twice the tokens
-    found = scale_seconds(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like=like)
-    assert found.seconds == pytest.approx(4 * 6 + 20 * 6 + 103 * 160 / 400 * 2 + 5 * 2 * 1_003_000 / 1_001_000)
-    assert (found.unknown, found.factor) == (["chunk", "study@x"], 6.0)
+    scaled_up = scale_seconds(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like=like)
+    assert scaled_up.seconds == pytest.approx(4 * 6 + 20 * 6 + 103 * 160 / 400 * 2 + 5 * 2 * 1_003_000 / 1_001_000)
+    assert (scaled_up.unknown, scaled_up.factor) == (["chunk", "study@x"], 6.0)
 
 
 def test_what_is_said_of_the_time(parameters: Parameters) -> None:
@@ -143,11 +143,11 @@ def test_disk_is_counted_by_hand(parameters: Parameters, tmp_path: Path) -> None
     sections = parameters.model_copy(update={"encoder": parameters.encoder.model_copy(update={"source": str(tmp_path)})})
     million = replace(SIZE, documents=1 << 20)
     # 3 rounds x 2^20 vectors x 256 numbers x 4 bytes = 3 GiB, an index of each, all of it twice
-    told = disk_line(million, sections, tmp_path, shares=False)
-    assert told.startswith("disk of the first run: about 12.0 GiB (vectors 3.0, flat indexes 3.0, weights")
-    assert told.endswith("; each once in data/ and once in the cache)")
-    told = disk_line(million, sections, tmp_path, shares=True)
-    assert told.startswith("disk of the first run: about 6.0 GiB (vectors 3.0,") and told.endswith("; data/ and the cache share them)")
+    line = disk_line(million, sections, tmp_path, shares=False)
+    assert line.startswith("disk of the first run: about 12.0 GiB (vectors 3.0, flat indexes 3.0, weights")
+    assert line.endswith("; each once in data/ and once in the cache)")
+    line = disk_line(million, sections, tmp_path, shares=True)
+    assert line.startswith("disk of the first run: about 6.0 GiB (vectors 3.0,") and line.endswith("; data/ and the cache share them)")
     assert "unknown until the encoder is downloaded" in disk_line(million, sections, None, shares=True)
 
 
@@ -169,24 +169,24 @@ def test_the_hidden_width_is_found_whatever_its_name(parameters: Parameters, con
     if towers:
         (tmp_path / ROUTER).write_text("{}")
     sections = parameters.model_copy(update={"encoder": parameters.encoder.model_copy(update={"source": str(tmp_path)})})
-    told = disk_line(replace(SIZE, documents=1 << 20), sections, tmp_path, shares=True)
-    assert told.startswith("disk of the first run: about 6.0 GiB (vectors 3.0, flat indexes 3.0, weights")
+    line = disk_line(replace(SIZE, documents=1 << 20), sections, tmp_path, shares=True)
+    assert line.startswith("disk of the first run: about 6.0 GiB (vectors 3.0, flat indexes 3.0, weights")
 
 
 @pytest.mark.parametrize("config", [{"model_type": "bert", "hidden_size": "wide"}, {"model_type": "no such"}, {"model_type": "clip"}, []])
 def test_an_unknown_hidden_width_is_said(parameters: Parameters, config: object, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    told = disk_line(SIZE, parameters, tmp_path, shares=True)
-    assert told == "disk of the first run: unknown, as the encoder's config.json does not give its hidden size"
+    line = disk_line(SIZE, parameters, tmp_path, shares=True)
+    assert line == "disk of the first run: unknown, as the encoder's config.json does not give its hidden size"
 
 
 def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.projects.estimate.recorded_seconds", lambda lock: dict.fromkeys(lock, 1.0))
     monkeypatch.setattr("flows.projects.estimate.read_lock", lambda: {"prepare": {}})
-    found = known(small_project.folder)
-    assert found is not None
-    assert (found.size.documents, found.size.train, found.seconds) == (60, 40, {"prepare": 1.0})
-    assert found.size.tokens == 24, "no more is read"
+    recorded = known(small_project.folder)
+    assert recorded is not None
+    assert (recorded.size.documents, recorded.size.train, recorded.seconds) == (60, 40, {"prepare": 1.0})
+    assert recorded.size.tokens == 24, "no more is read"
     assert known(tmp_path) is None
 
 

@@ -12,9 +12,9 @@ from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text
 
 
-@pytest.mark.parametrize(("most", "tokens"), [(1, 64), (64, 64), (65, 96), (215, 224), (2702, 256)])
-def test_the_suggested_length_holds_nearly_all_documents(most: int, tokens: int) -> None:
-    assert suggest_length(most) == tokens
+@pytest.mark.parametrize(("longest", "tokens"), [(1, 64), (64, 64), (65, 96), (215, 224), (2702, 256)])
+def test_the_suggested_length_holds_nearly_all_documents(longest: int, tokens: int) -> None:
+    assert suggest_length(longest) == tokens
 
 
 def put(path: Path, *groups: list[str]) -> Path:
@@ -44,11 +44,11 @@ def test_tokens_that_the_encoder_does_not_know_are_counted(tmp_path: Path) -> No
 
 def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
     english = put(tmp_path / "a.parquet", ["the lead of an article about a river in the north " * 10] * 20)
-    found, *rest = measure(english, None, Text())
+    tokens, *rest = measure(english, None, Text())
     assert rest == [0, 1, 0, ""]
-    assert 110 <= found <= 160
+    assert 110 <= tokens <= 160
     (tmp_path / "empty").mkdir()
-    assert measure(english, tmp_path / "empty", Text()).most == found
+    assert measure(english, tmp_path / "empty", Text()).most == tokens
     chinese = put(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
     assert 90 <= measure(chinese, None, Text()).most <= 180
 
@@ -65,8 +65,8 @@ def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
     ],
 )
 def test_html_that_is_left_in_texts_is_found(tmp_path: Path, text: str, tag: str) -> None:
-    found = measure(put(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
-    assert (found.marked, found.tag) == (0.25 * bool(tag), tag)
+    measured = measure(put(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
+    assert (measured.marked, measured.tag) == (0.25 * bool(tag), tag)
 
 
 def test_a_sample_is_from_all_over_a_large_corpus(tmp_path: Path) -> None:

@@ -48,13 +48,13 @@ def git(folder: Path, *words: str) -> str:
 def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Path, tmp_path: Path, checkout: Path) -> None:
     flags = ["--data", "beir", "--queries", "corpus", "--encoder", TINY, "--share", "remote", "--document-length", "auto"]
     flags += ["--like", "beir"]  # no project, and so no times: this checkout may have some
-    done = call(
+    result = call(
         "new", "mine", *flags, "--set", "rounds.star=", "--set", "mine=", "--set", "mine={}", "--set", "adore={}", "--set", "fuse={}"
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "documents           60 " in done.stdout
-    assert "time of the first run: unknown, as no finished run is recorded" in done.stdout
-    assert "disk of the first run: about" in done.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "documents           60 " in result.stdout
+    assert "time of the first run: unknown, as no finished run is recorded" in result.stdout
+    assert "disk of the first run: about" in result.stdout
     project = tmp_path / "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beir", "mine", "remote"], "nothing else is left"
     assert git(project, "status", "--porcelain") == ""
@@ -83,9 +83,9 @@ def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Pat
     assert "url = " + str(tmp_path / "remote") in (project / ".dvc/config").read_text()
     assert git(checkout, "rev-parse", "HEAD") in (project / "retemper.toml").read_text()
     assert project.stat().st_mode == data.stat().st_mode, "as any other folder"
-    planned = call("run", "--dry-run", "--json", folder=project)
-    assert planned.returncode == 0, planned.stderr
-    stages = [entry["stage"] for entry in json.loads(planned.stdout)]
+    dry_run = call("run", "--dry-run", "--json", folder=project)
+    assert dry_run.returncode == 0, dry_run.stderr
+    stages = [entry["stage"] for entry in json.loads(dry_run.stdout)]
     assert "prepare" not in stages, "it has run"
     assert "report" in stages
     (record,) = map(json.loads, (path.read_text() for path in project.glob(".dvc/cache/made/*/*.json")))
@@ -98,10 +98,10 @@ def test_documents_alone_become_a_project_of_made_queries(call: Call, data: Path
         path.unlink()
     (data / "qrels").rmdir()
     (tmp_path / "mine").mkdir()  # an empty folder is as good as none
-    done = call(
+    result = call(
         "new", "mine", "--data", str(data), "--encoder", TINY, "--share", "cache:cache", "--defaults", "--set", "report.test=permutation"
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
     assert (parameters["queries"], parameters["pseudo"]["per_document"], parameters["report"]["test"]) == ("pseudo", 3, "permutation")
     assert parameters["dataset"]["source"] == f"beir:{data}", "an absolute path stays"
@@ -154,10 +154,10 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     (tmp_path / "full/x").touch()
     (tmp_path / "file").touch()
     before = sorted(tmp_path.rglob("*"))
-    done = call("new", *[word for flag, value in flags.items() for word in (flag, value) if word or flag == "--share"], folder)
-    assert done.returncode == 2, done.stdout
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert expected in done.stderr
+    result = call("new", *[word for flag, value in flags.items() for word in (flag, value) if word or flag == "--share"], folder)
+    assert result.returncode == 2, result.stdout
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert expected in result.stderr
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -177,47 +177,47 @@ def test_unfit_data_is_refused_with_its_line_and_leaves_nothing(
 ) -> None:
     with (data / name).open("a") as file:
         file.write(line)
-    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert expected in done.stderr
-    assert "../beir" not in done.stderr, "as it was typed"
-    assert expected not in done.stdout, "said once"
+    result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert expected in result.stderr
+    assert "../beir" not in result.stderr, "as it was typed"
+    assert expected not in result.stdout, "said once"
     assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
 
 def test_data_without_training_queries_becomes_a_project_that_trains_nothing(call: Call, data: Path, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (data / f"qrels/{split}.tsv").unlink()
-    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--set", "bm25.k1=1.5", "--set", "fuse={}")
-    assert done.returncode == 0, done.stderr
-    assert "beir:../beir: found no train queries, so the project trains nothing (recipe zero_shot); to train on queries" in done.stderr
-    assert "but no dev: the best system is chosen on test" in done.stderr
+    result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--set", "bm25.k1=1.5", "--set", "fuse={}")
+    assert result.returncode == 0, result.stderr
+    assert "beir:../beir: found no train queries, so the project trains nothing (recipe zero_shot); to train on queries" in result.stderr
+    assert "but no dev: the best system is chosen on test" in result.stderr
     parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
     assert (list(parameters["rounds"]), parameters["fuse"], parameters["bm25"]["k1"]) == (["init"], {}, 1.5)
     assert not (tmp_path / "mine/.retemper/recipe.json").exists()
-    planned = call("run", "--dry-run", "--json", folder=tmp_path / "mine")
-    assert planned.returncode == 0, planned.stderr
-    assert {"report", "train@init"} <= {entry["stage"] for entry in json.loads(planned.stdout)}
+    dry_run = call("run", "--dry-run", "--json", folder=tmp_path / "mine")
+    assert dry_run.returncode == 0, dry_run.stderr
+    assert {"report", "train@init"} <= {entry["stage"] for entry in json.loads(dry_run.stdout)}
 
 
 def test_copies_among_the_documents_are_said(call: Call, data: Path) -> None:
     lines = (data / "corpus.jsonl").read_text().splitlines()
     copy = json.dumps({**json.loads(lines[0]), "_id": "again"})
     (data / "corpus.jsonl").write_text("\n".join([*lines, copy, ""]))
-    done = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
-    assert done.returncode == 0, done.stderr
-    assert "equal texts: 1 document is a copy of another" in done.stdout
+    result = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
+    assert result.returncode == 0, result.stderr
+    assert "equal texts: 1 document is a copy of another" in result.stdout
 
 
 def test_one_document_becomes_a_project_that_trains_nothing(call: Call, data: Path, tmp_path: Path) -> None:
     document = json.loads((data / "corpus.jsonl").read_text().splitlines()[0])
     (data / "corpus.jsonl").write_text(json.dumps(document) + "\n")
-    judged = iter([json.loads(line)["_id"] for line in (data / "queries.jsonl").read_text().splitlines()])
+    query_ids = iter([json.loads(line)["_id"] for line in (data / "queries.jsonl").read_text().splitlines()])
     for split in ("train", "dev", "test"):
-        (data / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{next(judged)}\t{document['_id']}\t1\n")
-    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "corpus", "--set", "fuse={}")
-    assert done.returncode == 0, done.stderr
-    assert "beir:../beir: found 1 document, so the project trains nothing (recipe zero_shot)\n" in done.stderr
+        (data / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{next(query_ids)}\t{document['_id']}\t1\n")
+    result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "corpus", "--set", "fuse={}")
+    assert result.returncode == 0, result.stderr
+    assert "beir:../beir: found 1 document, so the project trains nothing (recipe zero_shot)\n" in result.stderr
     assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init"]
 
 
@@ -225,24 +225,26 @@ def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call
     lines = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
     texts = "".join(json.dumps({**line, "text": "<p>word</p> " + "word " * 399 + "\ua66e " * 100}) + "\n" for line in lines)
     (data / "corpus.jsonl").write_text(texts)
-    done = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
-    assert done.returncode == 0, done.stderr
-    told = f"retemper: warning: encoder {TINY}: 20 % of the documents' tokens are unknown; choose one for their language (encoder.source)"
-    assert told in done.stderr.splitlines()
-    assert "100 % of the documents have a title, which is not read; text.titles=true puts it before the text" in done.stdout
-    assert "100 % of the documents have HTML, such as <p>, which is read as text; remove it at the source" in done.stdout
+    result = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
+    assert result.returncode == 0, result.stderr
+    warning = (
+        f"retemper: warning: encoder {TINY}: 20 % of the documents' tokens are unknown; choose one for their language (encoder.source)"
+    )
+    assert warning in result.stderr.splitlines()
+    assert "100 % of the documents have a title, which is not read; text.titles=true puts it before the text" in result.stdout
+    assert "100 % of the documents have HTML, such as <p>, which is read as text; remove it at the source" in result.stdout
     assert (
         "256 tokens of each document are read (95 % have at most 509); tokenize.passages=N reads N times as many"
-        in done.stdout.splitlines()
+        in result.stdout.splitlines()
     )
 
 
 def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: Path, tmp_path: Path) -> None:
     """As the warning about data without train queries says."""
     (data / "qrels/train.tsv").unlink()
-    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "pseudo")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "a title, which is not read" not in done.stdout, "titles become queries"
+    result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "pseudo")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "a title, which is not read" not in result.stdout, "titles become queries"
     assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init", "warmup", "star"]
 
 
@@ -250,31 +252,31 @@ def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: 
 def test_a_stop_leaves_nothing_and_a_kill_nothing_for_long(
     data: Path, tmp_path: Path, toy_environment: dict[str, str], checkout: Path, number: int, call: Call
 ) -> None:
-    words = ["new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--code", str(checkout)]
+    arguments = ["new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--code", str(checkout)]
     script = [sys.executable, "-c", "import sys; from flows.cli.main import main; sys.exit(main())"]
     process = subprocess.Popen(
-        [*script, *words], cwd=tmp_path, env=toy_environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*script, *arguments], cwd=tmp_path, env=toy_environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob(".retemper-new-*/dvc.yaml")):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
-    _, said = process.communicate(timeout=300)
-    left = sorted(path.name for path in tmp_path.iterdir() if path != data)
+    _, errors = process.communicate(timeout=300)
+    names = sorted(path.name for path in tmp_path.iterdir() if path != data)
     if number == signal.SIGTERM:
         assert process.returncode == 128 + signal.SIGTERM
-        assert "retemper: stopped; nothing was left behind" in said
-        assert left == []
+        assert "retemper: stopped; nothing was left behind" in errors
+        assert names == []
     else:
-        assert len(left) == 1 and left[0].startswith(".retemper-new-")
+        assert len(names) == 1 and names[0].startswith(".retemper-new-")
         with (data / "corpus.jsonl").open("a") as file:
             file.write("{\n")
         deadline = time.monotonic() + 120
-        while left != ["beir"]:  # the killed one's own stage may still be ending, and write
-            assert time.monotonic() < deadline, left
+        while names != ["beir"]:  # the killed one's own stage may still be ending, and write
+            assert time.monotonic() < deadline, names
             assert call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults").returncode == 2
-            left = sorted(path.name for path in tmp_path.iterdir())
+            names = sorted(path.name for path in tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("data")
@@ -284,20 +286,20 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
     if pid == 0:
         os.chdir(tmp_path)
         script = "import sys; from flows.cli.main import main; sys.exit(main())"
-        words = ["new", "mine", "--code", str(checkout), "--set", "tokenize.query_length=16"]
-        os.execve(sys.executable, [sys.executable, "-c", script, *words], toy_environment | {"TERM": "dumb", "COLUMNS": "200"})
+        arguments = ["new", "mine", "--code", str(checkout), "--set", "tokenize.query_length=16"]
+        os.execve(sys.executable, [sys.executable, "-c", script, *arguments], toy_environment | {"TERM": "dumb", "COLUMNS": "200"})
     text = ""
 
-    def read(until: str) -> None:
+    def read(prompt: str) -> None:
         nonlocal text
         readable = select.poll()
         readable.register(screen, select.POLLIN)
         deadline = time.monotonic() + 120
-        while until not in text:
+        while prompt not in text:
             assert time.monotonic() < deadline, text
             if readable.poll(100):
                 text += os.read(screen, 4096).decode()
-        text = text.partition(until)[2]
+        text = text.partition(prompt)[2]
 
     for question, answer in (
         ("Documents, queries, and judgments", "nowhere"),

@@ -52,21 +52,21 @@ def schema(*, lr: float, more: bool) -> dict[str, object]:
 
 
 def test_parameters_are_found_through_sections_and_records() -> None:
-    assert [one.key for one in parameters(schema(lr=1, more=False))] == [
+    assert [parameter.key for parameter in parameters(schema(lr=1, more=False))] == [
         "rounds",
         "rounds.NAME.lr",
         "rounds.NAME.deep",
         "rounds.NAME.deep.rank",
         "old",
     ]
-    found = parameter_news(schema(lr=1, more=False), schema(lr=2, more=True))
-    assert [str(one) for one in found.new] == ["rounds.NAME.deep.alpha (default null)", "extra (default {})"], (
+    news = parameter_news(schema(lr=1, more=False), schema(lr=2, more=True))
+    assert [str(parameter) for parameter in news.new] == ["rounds.NAME.deep.alpha (default null)", "extra (default {})"], (
         "not what is in a new section"
     )
-    assert found.gone == ("old",)
-    assert [(was.default, now.default) for was, now in found.changed] == [(1, 2)]
-    nothing = parameter_news(schema(lr=1, more=True), schema(lr=1, more=True))
-    assert (nothing.new, nothing.gone, nothing.changed) == ((), (), ())
+    assert news.gone == ("old",)
+    assert [(before.default, after.default) for before, after in news.changed] == [(1, 2)]
+    unchanged = parameter_news(schema(lr=1, more=True), schema(lr=1, more=True))
+    assert (unchanged.new, unchanged.gone, unchanged.changed) == ((), (), ())
 
 
 def test_reasons_are_what_is_new_and_not_what_is_only_elsewhere() -> None:
@@ -97,16 +97,16 @@ def test_reasons_are_what_is_new_and_not_what_is_only_elsewhere() -> None:
 
 
 def test_stages_behind_one_that_runs_may_run() -> None:
-    planned = [
+    stages = [
         {"stage": "a", "why": [], "reads": []},
         {"stage": "b", "why": ["its code"], "reads": ["a"]},
         {"stage": "c", "why": [], "reads": ["a", "b"]},
         {"stage": "d", "why": ["its code"], "reads": ["c"]},
         {"stage": "e", "why": [], "reads": ["a"]},
     ]
-    found = parse_plan(planned)
-    assert (found.because, found.after) == ({"b": ["its code"], "d": ["its code"]}, ("c",))
-    assert found.lines({"b": 60, "c": 30, "e": 1000}) == [
+    plan = parse_plan(stages)
+    assert (plan.because, plan.after) == ({"b": ["its code"], "d": ["its code"]}, ("c",))
+    assert plan.lines({"b": 60, "c": 30, "e": 1000}) == [
         "2 stages run again, 1 may; at most 1m30s by recorded times (not recorded: 1 stage):",
         "  b, d: its code",
         "  c: only if a result above changes",

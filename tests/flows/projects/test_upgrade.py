@@ -64,8 +64,8 @@ def test_code_and_parameters_come_over_in_one_commit_that_can_be_reverted(source
 
     project.git("revert", "--no-edit", "HEAD")
     assert project.git("rev-parse", "HEAD^{tree}") == project.git("rev-parse", f"{before}^{{tree}}")
-    again = project.upgrade(**({} if kind == "new" else {"source": str(source.folder)}))
-    assert again[:10] == lines[:10]
+    second_lines = project.upgrade(**({} if kind == "new" else {"source": str(source.folder)}))
+    assert second_lines[:10] == lines[:10]
     assert project.git("rev-parse", "HEAD^{tree}") == project.git("rev-parse", f"{commit}^{{tree}}")
 
 
@@ -107,7 +107,7 @@ def test_another_revision_is_taken_by_branch_tag_or_commit(source: Repository, m
 
 
 def test_old_parameters_under_new_code_are_migrated_too(source: Repository, make: Make) -> None:
-    """Who has merged the code by hand, say."""
+    """As after a merge of the code by hand."""
     source.commit(SECOND)
     project = make("new")
     project.commit({"retraining.yaml": "first: x\n"})
@@ -128,9 +128,9 @@ def test_conflicts_are_named_and_settled_file_by_file(source: Repository, make: 
     project.commit({"tasks/code.py": mine, "constraints.txt": "a==9\n"})
     source.commit(SECOND)
     before = project.state()
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as refusal:
         project.upgrade()
-    assert str(refused.value).startswith(
+    assert str(refusal.value).startswith(
         "constraints.txt, tasks/code.py: changed both in this project and in the newer Retemper; nothing was"
     )
     assert project.state() == before
@@ -198,9 +198,9 @@ def test_unfit_sources_are_refused(source: Repository, make: Make, wish: dict[st
         other.commit(files)
     source.folder.with_name("plain").mkdir()
     before = project.state()
-    with pytest.raises(UserError, match=expected) as refused:
+    with pytest.raises(UserError, match=expected) as refusal:
         project.upgrade(**wish)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
     assert project.state() == before
 
 
@@ -229,16 +229,16 @@ def test_what_the_newer_code_refuses_is_said(source: Repository, make: Make) -> 
 
 
 def test_a_project_below_the_top_of_its_repository(source: Repository, make: Make) -> None:
-    whole = make("new")
-    whole.git("rm", "-r", "--quiet", "--cached", ".")
-    inside = whole.folder / "below"
+    repository = make("new")
+    repository.git("rm", "-r", "--quiet", "--cached", ".")
+    inside = repository.folder / "below"
     inside.mkdir()
-    for path in [path for path in whole.folder.iterdir() if path.name not in (".git", "below")]:
+    for path in [path for path in repository.folder.iterdir() if path.name not in (".git", "below")]:
         path.rename(inside / path.name)
-    whole.commit({"tasks/code.py": "another project's\n", "below/tasks/mine.py": "mine\n"})
+    repository.commit({"tasks/code.py": "another project's\n", "below/tasks/mine.py": "mine\n"})
     source.commit(SECOND)
     below = Repository(inside)
     assert below.upgrade()[-2].startswith("committed as")
     assert below.read("tasks/code.py") == SECOND["tasks/code.py"]
-    assert whole.read("tasks/code.py") == "another project's\n"
+    assert repository.read("tasks/code.py") == "another project's\n"
     assert below.read("params.yaml").startswith("# ours to edit\nonce:")

@@ -29,8 +29,8 @@ def plain(differences: list[float], c: float, alpha: float, sizes: list[float] |
 def test_the_capital_is_that_of_a_plain_loop(seed: int, c: float) -> None:
     draw = random.Random(seed)
     differences = [draw.choice([0.0, 0.0, draw.uniform(-1, 1), 1.0, 0.37]) for _ in range(draw.randint(1, 60))]
-    found = float(log_capital(np.array(differences), c, 0.02))
-    assert math.exp(found) == pytest.approx(plain(differences, c, 0.02), rel=1e-9)
+    capital = float(log_capital(np.array(differences), c, 0.02))
+    assert math.exp(capital) == pytest.approx(plain(differences, c, 0.02), rel=1e-9)
     bold = float(log_capital(np.array(differences), c, 0.02, bets=BOLD))
     assert math.exp(bold) == pytest.approx(plain(differences, c, 0.02, bets=BOLD), rel=1e-9)
 
@@ -46,8 +46,8 @@ def test_groups_of_several_sizes_are_as_in_a_plain_loop(c: float) -> None:
     assert (log_capital(sums, c, 0.02, sizes=np.ones(50)) == log_capital(sums, c, 0.02)).all()
     assert lower_bound(sums, 0.05, sizes) <= sums.sum() / sizes.sum()
     assert shows_more(sums, lower_bound(sums, 0.05, sizes) - 2e-5, 0.05, sizes=sizes)
-    won = np.ones(200)
-    assert lower_bound(won / 2, 0.05, won / 2) > 0.9, "groups half as large, which gain 1 on each query"
+    gains = np.ones(200)
+    assert lower_bound(gains / 2, 0.05, gains / 2) > 0.9, "groups half as large, which gain 1 on each query"
 
 
 def test_a_case_worked_out_by_hand() -> None:
@@ -63,11 +63,11 @@ def test_a_case_worked_out_by_hand() -> None:
 def test_many_sequences_and_many_c_at_once_are_as_one_by_one() -> None:
     draw = np.random.default_rng(0)
     differences, points = draw.uniform(-0.6, 1, (7, 40)), np.array([[-0.2], [0.0], [0.1]])
-    together = log_capital(differences, points, 0.1)
-    assert together.shape == (3, 7)
+    capitals = log_capital(differences, points, 0.1)
+    assert capitals.shape == (3, 7)
     for row, c in enumerate(points[:, 0]):
         for column, sequence in enumerate(differences):
-            assert together[row, column] == pytest.approx(float(log_capital(sequence, float(c), 0.1)))
+            assert capitals[row, column] == pytest.approx(float(log_capital(sequence, float(c), 0.1)))
 
 
 @pytest.mark.parametrize("bets", [STEADY, BOLD])
@@ -82,9 +82,9 @@ def test_it_errs_less_often_than_alpha(kind: str, bets: Bets) -> None:
         "normal": lambda: np.clip(draw.normal(0, 0.25, shape), -1, 1),
     }[kind]()
     for sign in (1, -1):
-        erred = int(shows_more(sign * differences, 0.0, 0.05, bets=bets).sum())
-        assert erred <= 200 + 3 * math.sqrt(4000 * 0.05 * 0.95)
-    assert kind == "rare" or erred > 40, "nor is it far below: the bets are not timid"
+        errors = int(shows_more(sign * differences, 0.0, 0.05, bets=bets).sum())
+        assert errors <= 200 + 3 * math.sqrt(4000 * 0.05 * 0.95)
+    assert kind == "rare" or errors > 40, "nor is it far below: the bets are not timid"
 
 
 def test_the_bound_is_where_rejection_ends() -> None:

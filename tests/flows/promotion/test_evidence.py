@@ -40,15 +40,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_systems_are_chosen_on_the_queries_that_choose() -> None:
-    one = write_values(evidence.VALUES / "one", {query: 0.6 if is_selection_query(query, {}) else 0.1 for query in NAMES})
-    two = write_values(evidence.VALUES / "two", dict.fromkeys(NAMES, 0.5))
-    found = {"one": one, "two": two, "gone": {"dev": {"m": 0.9}}, "untested": {"train": {"m": 1.0}}}
-    chosen = evidence.choosing_metrics(found, "m", GUARANTEED, groups={})
-    assert {model: splits["dev"]["m"] for model, splits in chosen.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
-    assert evidence.choosing_metrics(found, "m", Promotion(rule="better"), groups={}) is found
+    first = write_values(evidence.VALUES / "one", {query: 0.6 if is_selection_query(query, {}) else 0.1 for query in NAMES})
+    second = write_values(evidence.VALUES / "two", dict.fromkeys(NAMES, 0.5))
+    metrics = {"one": first, "two": second, "gone": {"dev": {"m": 0.9}}, "untested": {"train": {"m": 1.0}}}
+    choosing = evidence.choosing_metrics(metrics, "m", GUARANTEED, groups={})
+    assert {model: splits["dev"]["m"] for model, splits in choosing.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
+    assert evidence.choosing_metrics(metrics, "m", Promotion(rule="better"), groups={}) is metrics
     write_values(evidence.VALUES / "one", {next(query for query in NAMES if not is_selection_query(query, {})): 0.6})
     with pytest.raises(UserError, match="its only judged query is not among the one in 5"):
-        evidence.choosing_metrics({"one": one}, "m", GUARANTEED, groups={})
+        evidence.choosing_metrics({"one": first}, "m", GUARANTEED, groups={})
 
 
 def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
@@ -64,38 +64,38 @@ def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
     dev = fused("dev", "dev", 21, first="bm25", second="a")
     nested = fused("nested", "dev", 7, first="dev", second="b")
     sections: dict[str, Any] = {"rounds": {"a": {}, "b": {}}, "fuse": {"part": part}}
-    found: Metrics = {name: {"dev": {"m": 0.5}} for name in ("a", "b", "bm25", "part")}
-    assert evidence.count_looks(found, "m", sections) == 1
+    metrics: Metrics = {name: {"dev": {"m": 0.5}} for name in ("a", "b", "bm25", "part")}
+    assert evidence.count_looks(metrics, "m", sections) == 1
     sections["fuse"]["dev"] = dev
-    found["dev"] = {"dev": {"m": 0.5}}
-    assert evidence.count_looks(found, "m", sections) == 1 + 1 + 1 + 21, "a, b, part, and each weight; BM25 alone is no candidate"
+    metrics["dev"] = {"dev": {"m": 0.5}}
+    assert evidence.count_looks(metrics, "m", sections) == 1 + 1 + 1 + 21, "a, b, part, and each weight; BM25 alone is no candidate"
     sections["fuse"]["nested"] = nested
-    found["nested"] = {"dev": {"m": 0.5}}
-    assert evidence.count_looks(found, "m", sections) == 24 + 21 * 7
-    assert evidence.count_looks(found, "m", sections, fused=False) == 1, "no fusion is a candidate"
+    metrics["nested"] = {"dev": {"m": 0.5}}
+    assert evidence.count_looks(metrics, "m", sections) == 24 + 21 * 7
+    assert evidence.count_looks(metrics, "m", sections, fused=False) == 1, "no fusion is a candidate"
 
 
 def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = Champion(2, "a", "promoted", "", digests={"corpus": "c1"}, commit="f" * 40)
+    current = Champion(2, "a", "promoted", "", digests={"corpus": "c1"}, commit="f" * 40)
     corpus = Parts({"corpus": "data/pseudo"}, {"corpus": "c2"}, {})
-    said: list[str] = []
+    warnings: list[str] = []
 
     def get_out(_: Path, commit: str, path: str, out: Path) -> None:
-        assert (commit, path) == (now.commit, "data/pseudo/qrels/dev.parquet")
+        assert (commit, path) == (current.commit, "data/pseudo/qrels/dev.parquet")
         write_table(out, QRELS, [pa.table({"query": ["q1", "q1", "q2"], "doc": list("abc"), "grade": [1, 0, 1]}, QRELS)])
 
     monkeypatch.setattr(champion, "parts_at", lambda *_: corpus)
     monkeypatch.setattr(champion, "get_out", get_out)
-    assert evidence.fresh_queries(here, now, corpus, queries=["q1", "q2", "q3"], warn=said.append) == {"q3"}
-    same = Parts({"corpus": "data/pseudo"}, {"corpus": "c1"}, {})
-    assert evidence.fresh_queries(here, now, same, queries=["q3"], warn=said.append) == set() and not said
+    assert evidence.fresh_queries(here, current, corpus, queries=["q1", "q2", "q3"], warn=warnings.append) == {"q3"}
+    parts = Parts({"corpus": "data/pseudo"}, {"corpus": "c1"}, {})
+    assert evidence.fresh_queries(here, current, parts, queries=["q3"], warn=warnings.append) == set() and not warnings
 
     def gone(*_: Any, **__: Any) -> None:
         raise UserError("nowhere any more")
 
     monkeypatch.setattr(champion, "get_out", gone)
-    assert evidence.fresh_queries(here, now, corpus, queries=["q3"], warn=said.append) == set()
-    assert said == ["dev: cannot tell which queries are newer than champion/2, so none counts as new: nowhere any more"]
+    assert evidence.fresh_queries(here, current, corpus, queries=["q3"], warn=warnings.append) == set()
+    assert warnings == ["dev: cannot tell which queries are newer than champion/2, so none counts as new: nowhere any more"]
 
 
 def test_groups_are_read_from_the_corpus(here: Path) -> None:
@@ -126,18 +126,18 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
     """A candidate of 0.5 everywhere, two champions that stand."""
     record = {"rule": "guaranteed", "measure": "m", "against": {"1": {}}, "beaten": []}
     champions = [Champion(1, "a", "first", "", digests={"encoder": "e1"}), Champion(2, "a", "promoted", "", comparison=record)]
-    asked: list[int] = []
+    calls: list[int] = []
 
-    def evaluate(_project: Path, one: Champion, **_: Any) -> Any:
-        asked.append(one.number)
-        return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, theirs[one.number]))
+    def evaluate(_project: Path, rival: Champion, **_: Any) -> Any:
+        calls.append(rival.number)
+        return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, theirs[rival.number]))
 
     monkeypatch.setattr(decision, "evaluate_champion", evaluate)
-    found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
-    candidate = Candidate(Champion(3, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), found, looks=1)
+    metrics: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
+    candidate = Candidate(Champion(3, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), metrics, looks=1)
     verdict = compare(here, champions, candidate, rule=Promotion(rule=rule), processes=Processes(), display=Display())
-    assert asked == measured and verdict.promoted == promoted
-    assert set(found) == {"a", *(f"champion/{number}" for number in measured)}
+    assert calls == measured and verdict.promoted == promoted
+    assert set(metrics) == {"a", *(f"champion/{number}" for number in measured)}
     assert verdict.rule == rule
 
 
@@ -147,11 +147,11 @@ def test_the_comparison_knows_which_queries_share_a_document(here: Path, monkeyp
     write_table(here / "data/corpus/qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
     evaluate = lambda *_, **__: write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, 0.3))  # noqa: E731
     monkeypatch.setattr(decision, "evaluate_champion", evaluate)
-    found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
+    metrics: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
     verdict = compare(
         here,
         [Champion(1, "a", "first", "", digests={"encoder": "e1"})],
-        Candidate(Champion(2, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), found, looks=1),
+        Candidate(Champion(2, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), metrics, looks=1),
         rule=Promotion(rule=rule),
         processes=Processes(),
         display=Display(),
@@ -168,25 +168,25 @@ def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, mo
     """Four that none beat, and an anchor that was named later: a candidate must be better than one of the five."""
 
     def won(number: int) -> Champion:
-        record = {"rule": "guaranteed", "measure": "m", "against": {str(one): {} for one in range(2, number)}, "beaten": []}
+        record = {"rule": "guaranteed", "measure": "m", "against": {str(rival): {} for rival in range(2, number)}, "beaten": []}
         return Champion(number, "a", "promoted", "", digests={"encoder": f"e{number}"}, comparison=record)
 
     first, hand = (Champion(number, "a", cause, "", digests={"encoder": f"e{number}"}) for number, cause in ((1, "first"), (2, "set")))
-    asked: list[int] = []
+    calls: list[int] = []
 
-    def evaluate(_project: Path, one: Champion, **_: Any) -> Any:
-        asked.append(one.number)
-        return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, 0.3 if one.number == 1 else 0.5))
+    def evaluate(_project: Path, rival: Champion, **_: Any) -> Any:
+        calls.append(rival.number)
+        return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, 0.3 if rival.number == 1 else 0.5))
 
     monkeypatch.setattr(decision, "evaluate_champion", evaluate)
-    found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
+    metrics: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
     verdict = compare(
         here,
         [first, hand, won(3), won(4), won(5)],
-        Candidate(Champion(6, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), found, looks=1),
+        Candidate(Champion(6, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), metrics, looks=1),
         rule=Promotion(margin=0.1, anchor=1),
         processes=Processes(),
         display=Display(),
     )
-    assert asked == [5, 4, 3, 2, 1]
+    assert calls == [5, 4, 3, 2, 1]
     assert (verdict.promoted, verdict.beaten) == (True, [1])

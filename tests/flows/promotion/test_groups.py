@@ -28,10 +28,10 @@ def test_the_bound_decides_as_scipys_one_sided_paired_test(seed: int, margin: fl
     old = random.random(800)
     new = np.clip(old + random.normal(0.02, 0.4, 800), 0, 1)
     rejected = stats.ttest_rel(new + margin, old, alternative="greater").pvalue < 0.05
-    found = lower_bound(alone(*(new - old)), 0.05)
-    assert (found > -margin) == rejected
+    bound = lower_bound(alone(*(new - old)), 0.05)
+    assert (bound > -margin) == rejected
     low = stats.ttest_rel(new, old, alternative="greater").confidence_interval(0.95).low
-    assert found == pytest.approx(low, abs=1e-12)
+    assert bound == pytest.approx(low, abs=1e-12)
 
 
 def test_groups_worked_out_by_hand() -> None:
@@ -72,9 +72,9 @@ def test_what_equal_differences_leave_unseen() -> None:
 
 def test_unseen_with_groups_of_many_sizes() -> None:
     sizes = np.array([1.0, 0.5, 0.25, 0.25])
-    found = unseen_bound(0.2, sizes, 0.05)
-    assert math.prod(1 + size * (0.2 - found) / (1 + found) for size in sizes) == pytest.approx(20)
-    assert unseen_bound(0.2, np.ones(4), 0.05) > found > -1, "small groups say less"
+    bound = unseen_bound(0.2, sizes, 0.05)
+    assert math.prod(1 + size * (0.2 - bound) / (1 + bound) for size in sizes) == pytest.approx(20)
+    assert unseen_bound(0.2, np.ones(4), 0.05) > bound > -1, "small groups say less"
     assert unseen_bound(-1.0, sizes, 0.05) == -1.0
 
 
@@ -85,8 +85,8 @@ def test_many_groups_of_many_sizes_have_a_bound(groups: int, spread: float) -> N
     draw = np.random.default_rng(groups)
     numbers = np.repeat(np.arange(groups), 1 + draw.poisson(2, groups))
     seen = Draws(np.clip(0.1 + draw.normal(0, 1, len(numbers)) * spread, -1, 1), numbers)
-    found = unseen_bound(0.1, seen.sizes, 0.05)
-    assert chance_of_none(0.1, found, seen.sizes) == pytest.approx(0.05, rel=1e-6)
+    bound = unseen_bound(0.1, seen.sizes, 0.05)
+    assert chance_of_none(0.1, bound, seen.sizes) == pytest.approx(0.05, rel=1e-6)
     assert -1 < lower_bound(seen, 0.05) < 0.1 + spread
 
 

@@ -24,31 +24,35 @@ def better(gain: float, values: dict[str, float] = OLD) -> dict[str, float]:
     return {query: value + gain + NOISE[query] for query, value in values.items()}
 
 
-def verdict(new: dict[str, float], old: dict[int, dict[str, float]] | None = None, *, rule: Any = (), **more: Any) -> Verdict:
-    return decide(Evidence(new, old or {1: OLD}, **more), "m", Promotion(**dict(rule)))
+def verdict(new: dict[str, float], old: dict[int, dict[str, float]] | None = None, *, rule: Any = (), **evidence: Any) -> Verdict:
+    return decide(Evidence(new, old or {1: OLD}, **evidence), "m", Promotion(**dict(rule)))
 
 
 def test_what_chose_has_no_say() -> None:
     flattered = {query: value + (0.4 if is_selection_query(query, {}) else 0.0) + NOISE[query] for query, value in OLD.items()}
-    found = verdict(flattered)
-    assert not found.promoted
-    assert abs(found.difference) < 0.01, "though it is .08 better over all of dev"
-    assert (found.queries, found.dev) == (len(confirmation_queries(NAMES, {})), 1500)
-    only = {query: value + (0.0 if is_selection_query(query, {}) else 0.03) + NOISE[query] for query, value in OLD.items()}
-    assert verdict(only).promoted
+    outcome = verdict(flattered)
+    assert not outcome.promoted
+    assert abs(outcome.difference) < 0.01, "though it is .08 better over all of dev"
+    assert (outcome.queries, outcome.dev) == (len(confirmation_queries(NAMES, {})), 1500)
+    confirmed = {query: value + (0.0 if is_selection_query(query, {}) else 0.03) + NOISE[query] for query, value in OLD.items()}
+    assert verdict(confirmed).promoted
 
 
 def test_the_figures_and_the_reason() -> None:
-    found = verdict(better(0.03))
+    outcome = verdict(better(0.03))
     order = confirmation_queries(NAMES, {})
     differences = np.array([better(0.03)[query] - OLD[query] for query in order])
-    assert found.promoted
-    assert (found.difference, found.spread) == (pytest.approx(differences.mean()), pytest.approx(differences.std(ddof=1)))
-    assert found.bound == pytest.approx(betting.lower_bound(differences, 0.05 / 52)) and found.bound > 0
-    assert (found.level, found.beaten, found.against) == (0.05 / 52, [1], {"1": {"difference": found.difference, "bound": found.bound}})
-    assert found.new - found.old == pytest.approx(found.difference)
-    assert found.reason == (
-        f"m {found.difference:+.4f} (lower bound {found.bound:+.4f}) on dev is > -0.0100; better than champion/1 "
+    assert outcome.promoted
+    assert (outcome.difference, outcome.spread) == (pytest.approx(differences.mean()), pytest.approx(differences.std(ddof=1)))
+    assert outcome.bound == pytest.approx(betting.lower_bound(differences, 0.05 / 52)) and outcome.bound > 0
+    assert (outcome.level, outcome.beaten, outcome.against) == (
+        0.05 / 52,
+        [1],
+        {"1": {"difference": outcome.difference, "bound": outcome.bound}},
+    )
+    assert outcome.new - outcome.old == pytest.approx(outcome.difference)
+    assert outcome.reason == (
+        f"m {outcome.difference:+.4f} (lower bound {outcome.bound:+.4f}) on dev is > -0.0100; better than champion/1 "
         f"(guaranteed: {len(order)} of 1500 dev queries, 0 of them new)"
     )
     worse = verdict(better(-0.02))
@@ -60,9 +64,9 @@ def test_the_figures_and_the_reason() -> None:
 def test_every_champion_that_stands_must_be_met() -> None:
     champion = {query: value - 0.05 for query, value in OLD.items()}  # small losses have added up since champion/1
     assert verdict(better(0.0, champion), {2: champion}, rule={"margin": 0.02}).promoted
-    found = verdict(better(0.0, champion), {2: champion, 1: OLD}, rule={"margin": 0.02})
-    assert not found.promoted
-    assert "; against champion/1 -0.0" in found.reason and found.reason.count("is not > -0.0200") == 1
+    outcome = verdict(better(0.0, champion), {2: champion, 1: OLD}, rule={"margin": 0.02})
+    assert not outcome.promoted
+    assert "; against champion/1 -0.0" in outcome.reason and outcome.reason.count("is not > -0.0200") == 1
 
 
 def test_better_is_said_of_the_oldest_first() -> None:
@@ -77,9 +81,9 @@ def test_better_is_said_of_the_oldest_first() -> None:
 def test_champions_that_none_beat_do_not_pile_up() -> None:
     rule = {"margin": 0.05}
     equal = dict.fromkeys(range(MOST, 0, -1), OLD)
-    found = verdict(better(0.0), equal, rule=rule)
-    assert not found.promoted
-    assert f"; better than none of the {MOST} unbeaten champions" in found.reason
+    outcome = verdict(better(0.0), equal, rule=rule)
+    assert not outcome.promoted
+    assert f"; better than none of the {MOST} unbeaten champions" in outcome.reason
     assert verdict(better(0.0), {2: OLD, 1: OLD}, rule=rule).promoted
     assert verdict(better(0.03), equal, rule=rule).promoted
 
@@ -97,44 +101,44 @@ def test_new_queries_come_first_and_suffice() -> None:
 
 
 def test_systems_tried_on_all_of_dev_cost() -> None:
-    found, tried = verdict(better(0.03)), verdict(better(0.03), looks=28)
-    assert tried.level == found.level / 28
-    assert tried.bound < found.bound
+    alone, tried = verdict(better(0.03)), verdict(better(0.03), looks=28)
+    assert tried.level == alone.level / 28
+    assert tried.bound < alone.bound
     assert "of them new, 28 systems tried on them)" in tried.reason
 
 
 def test_a_group_that_loses_vetoes() -> None:
     group = NAMES[:80]
     new = better(0.06) | {query: OLD[query] - 0.2 + NOISE[query] for query in group}
-    found = verdict(new, slices={"question word how": group, "question word who": NAMES[80:400]})
-    assert not found.promoted
-    assert [veto.group for veto in found.vetoes] == ["question word how"]
-    assert "is > -0.0100; vetoed by question word how: -0.2" in found.reason
-    assert "better than" not in found.reason
+    outcome = verdict(new, slices={"question word how": group, "question word who": NAMES[80:400]})
+    assert not outcome.promoted
+    assert [veto.group for veto in outcome.vetoes] == ["question word how"]
+    assert "is > -0.0100; vetoed by question word how: -0.2" in outcome.reason
+    assert "better than" not in outcome.reason
     assert verdict(new, slices={"question word how": group}, rule={"veto_rate": 0}).promoted
 
 
 def test_queries_of_their_own_documents_give_the_same_figures() -> None:
     for gain in (0.0, 0.02, 0.03):
         assert verdict(better(gain), groups={query: query for query in NAMES}) == verdict(better(gain))
-    found = verdict(better(0.02))
-    assert (found.groups, found.most) == (found.queries, 1)
+    outcome = verdict(better(0.02))
+    assert (outcome.groups, outcome.most) == (outcome.queries, 1)
 
 
 def test_a_group_is_one_bet_in_the_order_of_its_first_query() -> None:
     groups = {query: f"d{number % 300 if number < 1470 else 0}" for number, query in enumerate(NAMES)}
-    found, order = verdict(better(0.04), groups=groups), confirmation_queries(NAMES, groups)
+    outcome, order = verdict(better(0.04), groups=groups), confirmation_queries(NAMES, groups)
     sums: dict[str, list[float]] = {}
     for query in order:
         sums.setdefault(groups[query], []).append(better(0.04)[query] - OLD[query])
-    most = next(most for most in range(1, 9) if sum(max(0, len(one) - most) for one in sums.values()) <= 0.05 * len(order))
+    most = next(most for most in range(1, 9) if sum(max(0, len(gains) - most) for gains in sums.values()) <= 0.05 * len(order))
     assert most < max(map(len, sums.values()))
-    sizes = np.array([min(most, len(one)) / most for one in sums.values()])
-    bets = sizes * [float(np.mean(one)) for one in sums.values()]
-    assert found.bound == pytest.approx(betting.lower_bound(bets, found.level, sizes), abs=1e-5)
-    assert found.bound < verdict(better(0.04)).bound
-    assert (found.groups, found.most) == (len(sums), most)
-    assert f"{len(order)} of 1500 dev queries in {len(sums)} groups that share relevant documents, design effect" in found.reason
+    sizes = np.array([min(most, len(gains)) / most for gains in sums.values()])
+    bets = sizes * [float(np.mean(gains)) for gains in sums.values()]
+    assert outcome.bound == pytest.approx(betting.lower_bound(bets, outcome.level, sizes), abs=1e-5)
+    assert outcome.bound < verdict(better(0.04)).bound
+    assert (outcome.groups, outcome.most) == (len(sums), most)
+    assert f"{len(order)} of 1500 dev queries in {len(sums)} groups that share relevant documents, design effect" in outcome.reason
 
 
 def test_a_new_query_about_a_known_document_is_not_new() -> None:
@@ -147,29 +151,29 @@ def test_a_new_query_about_a_known_document_is_not_new() -> None:
 
 def test_it_errs_seldom_where_documents_are_what_is_drawn() -> None:
     """Eight queries a document, all gaining or losing together, at the margin: with the level of .05, over queries and over groups."""
-    draw, wrong = np.random.default_rng(9), np.zeros(2)
+    draw, errors = np.random.default_rng(9), np.zeros(2)
     names = [f"q{number}" for number in range(800)]
     groups, old = {query: f"{place // 8}" for place, query in enumerate(names)}, dict.fromkeys(names, 0.5)
     for _ in range(200):
         gains = np.clip(draw.normal(-0.01, 0.2, 100), -0.5, 0.5)
         new = {query: 0.5 + float(gains[place // 8]) for place, query in enumerate(names)}
-        wrong += [verdict(new, {1: old}, rule={"comparisons": 1}, groups=some).promoted for some in ({}, groups)]
-    assert wrong[0] > 30
-    assert wrong[1] <= 10 + 3 * 3.1
+        errors += [verdict(new, {1: old}, rule={"comparisons": 1}, groups=grouping).promoted for grouping in ({}, groups)]
+    assert errors[0] > 30
+    assert errors[1] <= 10 + 3 * 3.1
 
 
 def test_groups_that_gain_and_are_large_are_not_looked_at_first() -> None:
     """Three documents in ten have four queries, which gain .1; the others' one loses .2: -.0105 over queries, where .01 may be lost. With
     the place of its first query, a group of four would come before most others."""
-    draw, wrong = np.random.default_rng(3), 0
+    draw, errors = np.random.default_rng(3), 0
     for _ in range(100):
         sizes = np.where(draw.random(600) < 0.3, 4, 1)
         names = [f"{number:x}" for number in draw.integers(1 << 62, size=sizes.sum())]
         groups = connected(zip(names, map(str, np.repeat(np.arange(600), sizes)), strict=True))
         gains = np.repeat(np.where(sizes == 4, 0.1, -0.2), sizes)
         new = dict(zip(names, 0.5 + gains + draw.normal(0, 0.1, len(names)), strict=True))
-        wrong += verdict(new, {1: dict.fromkeys(names, 0.5)}, groups=groups, rule={"comparisons": 1, "veto_rate": 0}).promoted
-    assert wrong <= 5 + 3 * 2.2
+        errors += verdict(new, {1: dict.fromkeys(names, 0.5)}, groups=groups, rule={"comparisons": 1, "veto_rate": 0}).promoted
+    assert errors <= 5 + 3 * 2.2
 
 
 def test_refusals() -> None:

@@ -17,8 +17,8 @@ GUARANTEED, NOT_WORSE = Promotion(), Promotion(rule="not_worse")
 def test_the_chance_of_a_promotion_is_what_the_bets_win(gain: float, queries: int) -> None:
     draw = np.random.default_rng(1)
     differences = np.clip(draw.normal(gain, 0.25, (1500, queries)), -1, 1)
-    found = float(shows_more(differences, -GUARANTEED.margin, GUARANTEED.alpha / GUARANTEED.comparisons).mean())
-    assert pass_chance(gain, queries, spread=0.25, rule=GUARANTEED) == pytest.approx(found, abs=0.05)
+    simulated = float(shows_more(differences, -GUARANTEED.margin, GUARANTEED.alpha / GUARANTEED.comparisons).mean())
+    assert pass_chance(gain, queries, spread=0.25, rule=GUARANTEED) == pytest.approx(simulated, abs=0.05)
 
 
 def test_more_systems_tried_leave_less() -> None:
@@ -31,17 +31,17 @@ def test_groups_of_many_sizes_leave_less() -> None:
     sums = sizes * np.clip(draw.normal(0.1, 0.25, (1500, 180)), -1, 1)
     spread = math.sqrt((sizes**2).mean()) * 0.25 / sizes.mean()
     level = GUARANTEED.alpha / GUARANTEED.comparisons
-    found = float(shows_more(sums, -GUARANTEED.margin, level, sizes=sizes).mean())
-    assert pass_chance(0.1, 180, spread=spread, rule=GUARANTEED, uneven=2.0) == pytest.approx(found, abs=0.08)
-    assert 0.1 < found < 0.9
+    simulated = float(shows_more(sums, -GUARANTEED.margin, level, sizes=sizes).mean())
+    assert pass_chance(0.1, 180, spread=spread, rule=GUARANTEED, uneven=2.0) == pytest.approx(simulated, abs=0.08)
+    assert 0.1 < simulated < 0.9
 
 
 def test_models_nearly_alike_need_bets_under_a_t_test_too() -> None:
     draw = np.random.default_rng(1)
     values = np.clip(draw.normal(0.0, 0.1, (1500, 500)), -1, 1)
     half = stats.t.ppf(0.95, 499) * values.std(axis=1, ddof=1) / math.sqrt(500)
-    found = float((shows_more(values, -0.01, 0.05, bets=BOLD) & (values.mean(axis=1) - half >= -0.01)).mean())
-    assert pass_chance(0.0, 500, spread=0.1, rule=NOT_WORSE) == pytest.approx(found, abs=0.05)
+    simulated = float((shows_more(values, -0.01, 0.05, bets=BOLD) & (values.mean(axis=1) - half >= -0.01)).mean())
+    assert pass_chance(0.0, 500, spread=0.1, rule=NOT_WORSE) == pytest.approx(simulated, abs=0.05)
 
 
 def test_the_chance_under_a_t_test_by_hand() -> None:
@@ -54,11 +54,11 @@ def test_the_chance_under_a_t_test_by_hand() -> None:
 def test_the_line() -> None:
     last = {"spread": 0.25, "queries": 720, "dev": 900, "rule": "guaranteed"}
     line = foresee(last, GUARANTEED, "m")
-    now = pass_chance(0.02, 720, spread=0.25, rule=GUARANTEED)
+    chance = pass_chance(0.02, 720, spread=0.25, rule=GUARANTEED)
     needed = smallest_count(lambda n: pass_chance(0.02, n, spread=0.25, rule=GUARANTEED) >= 0.9)
     assert needed
     assert line.startswith("promotion (guaranteed): with 900 dev queries (720 confirm) and the last comparison's spread of 0.250")
-    assert f"a gain of 0.02 is promoted with a chance of about {now:.0%}".replace("%", " %") in line
+    assert f"a gain of 0.02 is promoted with a chance of about {chance:.0%}".replace("%", " %") in line
     assert line.endswith(f"; about {math.ceil(needed / 0.8):,} dev queries are needed to promote that gain with a chance of 90 %")
     assert "with 900 dev queries and" in foresee(last, NOT_WORSE, "m"), "the rule was changed: all of dev counts"
     assert "with 10 dev queries (9 confirm)" in foresee(last | {"queries": 9, "dev": 10}, GUARANTEED, "m"), (

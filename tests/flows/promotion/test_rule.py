@@ -40,9 +40,9 @@ def test_the_rules() -> None:
 def test_models_too_alike_to_tell() -> None:
     """0 lost of 30: a model that loses 1 on 3 % of queries would show that by 40 %."""
     few = named(*[0.5] * 30)
-    found = judge(few, few)
-    assert not found.promoted
-    assert found.reason == (
+    verdict = judge(few, few)
+    assert not verdict.promoted
+    assert verdict.reason == (
         "m +0.0000 on dev (30 queries), lower bound -0.0950 is not >= -0.0100 (not_worse); "
         "fewer than 299 queries cannot show it, since losses may be too rare to be seen"
     )
@@ -66,14 +66,14 @@ def test_queries_that_share_a_document_count_as_one_draw() -> None:
     groups = {query: f"g{place // 5}" for place, query in enumerate(old)}
     for rule in ("not_worse", "better"):
         assert judge(new, old, rule=rule).promoted and not judge(new, old, groups, rule=rule).promoted
-    found = judge(new, old, groups)
-    assert (found.groups, found.most, found.queries) == (400, 5, 2000)
-    assert found.spread == pytest.approx(gains.std(ddof=1))
-    assert found.bound == pytest.approx(gains.mean() - 1.6487 * gains.std(ddof=1) / 20, abs=1e-5), "t(0.95, 399)"
-    assert "(2,000 queries in 400 groups that share relevant documents, design effect 5.0)" in found.reason
-    assert judge(new, old).reason.startswith(f"m {found.difference:+.4f} on dev (2,000 queries), lower")
-    one = judge(new, old, dict.fromkeys(old, "g"))
-    assert one.bound < -0.9 and "; fewer than " in one.reason, "all of them are one draw"
+    verdict = judge(new, old, groups)
+    assert (verdict.groups, verdict.most, verdict.queries) == (400, 5, 2000)
+    assert verdict.spread == pytest.approx(gains.std(ddof=1))
+    assert verdict.bound == pytest.approx(gains.mean() - 1.6487 * gains.std(ddof=1) / 20, abs=1e-5), "t(0.95, 399)"
+    assert "(2,000 queries in 400 groups that share relevant documents, design effect 5.0)" in verdict.reason
+    assert judge(new, old).reason.startswith(f"m {verdict.difference:+.4f} on dev (2,000 queries), lower")
+    single_group = judge(new, old, dict.fromkeys(old, "g"))
+    assert single_group.bound < -0.9 and "; fewer than " in single_group.reason, "all of them are one draw"
 
 
 def test_the_order_of_bets_has_nothing_to_do_with_ids() -> None:
@@ -81,9 +81,9 @@ def test_the_order_of_bets_has_nothing_to_do_with_ids() -> None:
     draw = np.random.default_rng(1)
     gains = dict(zip((f"q{n:03}" for n in range(200)), np.sort(draw.normal(0.0, 0.02, 200))[::-1], strict=True))
     old = dict.fromkeys(gains, 0.5)
-    found = judge({query: 0.5 + gain for query, gain in gains.items()}, old)
+    verdict = judge({query: 0.5 + gain for query, gain in gains.items()}, old)
     by_digest, by_id = (lower_bound(draws(gains, order, {}), 0.05) for order in (shuffled(gains, {}), list(gains)))
-    assert found.bound == pytest.approx(by_digest, abs=1e-9)
+    assert verdict.bound == pytest.approx(by_digest, abs=1e-9)
     assert abs(by_id - by_digest) > 1e-4
 
 
@@ -92,12 +92,12 @@ def test_queries_of_clicks_decide_nothing(rule: str) -> None:
     old = named(*[0.5] * 400)
     new, clicks = {query: value + 0.01 * (-1) ** number for number, (query, value) in enumerate(old.items())}, named(*[0.0] * 400)
     clicked = {f"click-{query}": 1.0 for query in clicks}
-    told = Promotion.model_validate({"rule": rule})
-    alone = decide(Evidence(new, {1: old}, slices={"all": list(new)}), "m", told)
+    promotion = Promotion.model_validate({"rule": rule})
+    alone = decide(Evidence(new, {1: old}, slices={"all": list(new)}), "m", promotion)
     beside = Evidence({**new, **clicked}, {1: {**old, **dict.fromkeys(clicked, 0.0)}}, slices={"all": [*new, *clicked]})
-    assert decide(beside, "m", told) == alone
+    assert decide(beside, "m", promotion) == alone
     with pytest.raises(UserError, match="all 400 judged queries come from clicks, which decide no promotion"):
-        decide(Evidence(clicked, {1: clicked}), "m", told)
+        decide(Evidence(clicked, {1: clicked}), "m", promotion)
 
 
 def test_refusals() -> None:

@@ -19,7 +19,7 @@ def won(number: int, against: list[int], beaten: list[int], measure: str = "m") 
 
 
 def numbers(champions: list[Champion], anchor: int | None = None) -> list[int]:
-    return [one.number for one in standing(champions, "m", anchor)]
+    return [champion.number for champion in standing(champions, "m", anchor)]
 
 
 def test_a_champion_stands_until_a_later_one_is_shown_to_beat_it() -> None:
@@ -49,7 +49,7 @@ def test_a_chain_begins_anew_by_hand_and_after_other_rules_and_the_anchor_stays(
 
 def test_one_model_is_compared_with_once() -> None:
     first, second = crowned(1, "first"), won(2, [1], [])
-    again = Champion(3, "a", "rollback", "now", digests=first.digests)
-    assert numbers([first, second, again]) == [3], "the first one again, which is the anchor too"
+    third = Champion(3, "a", "rollback", "now", digests=first.digests)
+    assert numbers([first, second, third]) == [3], "the first one again, which is the anchor too"
     data = Champion(3, "a", "data", "now", replaced=2, digests=second.digests | {"corpus": "new"})
     assert numbers([first, second, data]) == [3, 1], "the same model over new data takes its place"

@@ -36,25 +36,25 @@ def test_the_groups_that_veto_are_those_of_a_plain_loop(seed: int) -> None:
         sure |= {place} if betting.shows_more(-values, RULE.margin, RULE.veto_rate / 12, bets=betting.BOLD) else set()
         t = (values.mean() + RULE.margin) / (values.std(ddof=1) / np.sqrt(len(values)))
         chances.append(float(stats.t.cdf(t, len(values) - 1)))
-    found = find_vetoes(differences, groups, RULE)
-    assert {veto.group for veto in found} == {f"g{place}" for place in plain(chances, RULE.veto_rate) & sure}
-    assert [veto.difference for veto in found] == sorted(veto.difference for veto in found), "the worst first"
-    for veto in found:
+    vetoes = find_vetoes(differences, groups, RULE)
+    assert {veto.group for veto in vetoes} == {f"g{place}" for place in plain(chances, RULE.veto_rate) & sure}
+    assert [veto.difference for veto in vetoes] == sorted(veto.difference for veto in vetoes), "the worst first"
+    for veto in vetoes:
         values = [differences[query] for query in groups[veto.group]]
         assert (veto.queries, veto.difference) == (len(values), pytest.approx(np.mean(values)))
-        one = stats.ttest_1samp(values, -RULE.margin, alternative="less").pvalue
-        assert loss_p_value(Draws(np.array(values), np.arange(len(values))), RULE.margin) == pytest.approx(one)
-        above = [p for p in chances if p >= one * (1 - 1e-9)]
+        p_value = stats.ttest_1samp(values, -RULE.margin, alternative="less").pvalue
+        assert loss_p_value(Draws(np.array(values), np.arange(len(values))), RULE.margin) == pytest.approx(p_value)
+        above = [p for p in chances if p >= p_value * (1 - 1e-9)]
         assert veto.p == pytest.approx(min(p * 12 / sum(other <= p for other in chances) for p in above))
 
 
 def test_small_groups_all_queries_and_the_rate() -> None:
     differences = {f"q{n}": -0.5 if n < 40 else 0.1 for n in range(100)}
-    low, few = [f"q{n}" for n in range(40)], [f"q{n}" for n in range(20)]
-    assert find_vetoes(differences, {"low": low, "few": few}, RULE) == [
+    low, twenty = [f"q{n}" for n in range(40)], [f"q{n}" for n in range(20)]
+    assert find_vetoes(differences, {"low": low, "few": twenty}, RULE) == [
         Veto("low", 40, pytest.approx(-0.5), pytest.approx((1.01 / 1.5) ** 40))
     ]
-    assert [veto.group for veto in find_vetoes(differences, {"few": few}, Promotion(veto_queries=20))] == ["few"]
+    assert [veto.group for veto in find_vetoes(differences, {"few": twenty}, Promotion(veto_queries=20))] == ["few"]
     assert find_vetoes(differences, {"low": low}, RULE, groups=dict.fromkeys(low, "one document")) == [], "one draw"
     assert find_vetoes(differences, {"all": list(differences), "other": low[:29]}, RULE) == [], "the whole of dev is no group"
     assert find_vetoes(differences, {"unjudged too": [*low, "x", "y"]}, RULE)[0].queries == 40
@@ -82,14 +82,14 @@ def test_a_model_that_loses_nowhere_is_seldom_vetoed() -> None:
 
 def test_groups_are_those_of_failures() -> None:
     texts = {"1": "who is it", "2": "what was that in there", "3": "is it", "4": "where did all of them go"}
-    found = slices_of(texts, {"source": {"1": "web", "2": "mail", "4": "web"}})
-    assert found["question word who"] == ["1"]
-    assert found["question word yes or no"] == ["3"]
-    assert found["words 2"] == ["3"]
-    assert (found["column source web"], found["column source (none)"]) == (["1", "4"], ["3"])
+    slices = slices_of(texts, {"source": {"1": "web", "2": "mail", "4": "web"}})
+    assert slices["question word who"] == ["1"]
+    assert slices["question word yes or no"] == ["3"]
+    assert slices["words 2"] == ["3"]
+    assert (slices["column source web"], slices["column source (none)"]) == (["1", "4"], ["3"])
     assert slices_of({}, {}) == {}
-    long = slices_of({f"{number}": "word " * number for number in range(1, 41)}, {})
-    assert [len(queries) for name, queries in long.items() if name.startswith("words ")] == [10] * 4
+    by_length = slices_of({f"{number}": "word " * number for number in range(1, 41)}, {})
+    assert [len(queries) for name, queries in by_length.items() if name.startswith("words ")] == [10] * 4
 
 
 @pytest.mark.parametrize(("values", "shares"), [([-0.1, 0, 0.4], [0.4, 0.5, 0.1]), ([-0.063, 0, 0.57], [0.45, 0.5, 0.05])])

@@ -30,25 +30,25 @@ def simulated() -> ModuleType:
 def test_a_year_is_what_the_rule_decides_week_by_week(simulated: ModuleType, seed: int) -> None:
     """Champions with records, as a project has them, and values by query; the year's own draws, in its order."""
     queries, most, weeks = 300, simulated.MOST, 14
-    here = simulated.World(0.3, queries)
+    world = simulated.World(0.3, queries)
     ids = [f"q{number}" for number in range(5000)]
-    names = [*confirmation_queries(ids, {})[: queries - queries // 5], *(one for one in ids if is_selection_query(one, {}))][:queries]
+    names = [*confirmation_queries(ids, {})[: queries - queries // 5], *(query for query in ids if is_selection_query(query, {}))][:queries]
     gains = np.random.default_rng(seed).normal(0.02, 0.03, weeks)
 
     def values(mean: float, luck: np.ndarray) -> dict[str, float]:
-        ability = np.interp(mean, *simulated.abilities_by_mean(here))
-        return dict(zip(names, here.scores(ability + simulated.DIFFICULTY * u + here.luck * luck).tolist(), strict=True))
+        ability = np.interp(mean, *simulated.abilities_by_mean(world))
+        return dict(zip(names, world.scores(ability + simulated.DIFFICULTY * u + world.luck * luck).tolist(), strict=True))
 
-    year = simulated.Years(here, np.random.default_rng(seed), 1)
+    year = simulated.Years(world, np.random.default_rng(seed), 1)
     draw = np.random.default_rng(seed)
     lucks, u, _ = draw.normal(size=(1, most, queries)), draw.normal(size=(1, queries))[0], draw.normal(size=(1, queries))
     champions, scores, means = [Champion(1, "a", "first", "")], {1: values(simulated.START, lucks[0, 0])}, {1: simulated.START}
-    promoted = 0
+    promotions = 0
     for gain in gains:
         mean = means[champions[-1].number] + float(gain)
         luck = draw.normal(size=(1, queries))[0]
-        stand = standing([Champion(**{**vars(one), "digests": {"encoder": str(one.number)}}) for one in champions], "m")
-        verdict = decide(Evidence(values(mean, luck), {one.number: scores[one.number] for one in stand}), "m", RULE)
+        stand = standing([Champion(**{**vars(champion), "digests": {"encoder": str(champion.number)}}) for champion in champions], "m")
+        verdict = decide(Evidence(values(mean, luck), {champion.number: scores[champion.number] for champion in stand}), "m", RULE)
         crowned, _ = year.week(np.array([mean]), RULE)
         assert bool(crowned[0]) == verdict.promoted
         if verdict.promoted:
@@ -56,18 +56,18 @@ def test_a_year_is_what_the_rule_decides_week_by_week(simulated: ModuleType, see
             record = {"rule": verdict.rule, "measure": "m", "against": verdict.against, "beaten": verdict.beaten}
             champions.append(Champion(number, "a", "promoted", "", comparison=record))
             scores[number], means[number] = values(mean, luck), mean
-            promoted += 1
-    assert promoted >= 2, "else nothing was shown"
+            promotions += 1
+    assert promotions >= 2, "else nothing was shown"
     assert year.means[0, 0] == pytest.approx(means[champions[-1].number])
 
 
 def test_few_false_promotions_in_a_year(simulated: ModuleType) -> None:
     """Years of 52 candidates, each a little more than the margin worse than the best so far, or equal; today's other rules beside it."""
-    here, rules = simulated.World(0.35, 400), simulated.RULES
+    world, rules = simulated.World(0.35, 400), simulated.RULES
     worse = simulated.CANDIDATES["each .0101 worse than the best so far"]
     equal = simulated.CANDIDATES["each equal to the champion"]
-    low, same = (simulated.years(here, rules["guaranteed"], candidate, count=40, seed=1) for candidate in (worse, equal))
+    low, same = (simulated.years(world, rules["guaranteed"], candidate, count=40, seed=1) for candidate in (worse, equal))
     most = 0.05 + 3 * (0.05 * 0.95 / 40) ** 0.5
     assert low.below <= most and same.false <= most
-    assert simulated.years(here, rules["not_worse"], worse, count=40, seed=1).below > 0.3
-    assert simulated.years(here, rules["better"], equal, count=40, seed=1).false > 0.4
+    assert simulated.years(world, rules["not_worse"], worse, count=40, seed=1).below > 0.3
+    assert simulated.years(world, rules["better"], equal, count=40, seed=1).false > 0.4

@@ -29,9 +29,9 @@ def test_one_repository_has_an_identity_and_another_has_none(nobody: Path) -> No
     git("config", "user.name", "somebody", folder=nobody / "one")
     git("config", "user.email", "somebody@example.com", folder=nobody / "one")
     assert [identity(nobody / name) for name in ("one", "two", "one")] == [{}, NOBODY, {}]
-    for name, who in (("one", "somebody"), ("two", "retemper")):
+    for name, committer in (("one", "somebody"), ("two", "retemper")):
         git("commit", "--quiet", "--allow-empty", "-m", "empty", folder=nobody / name)
-        assert git("log", "--format=%cn", folder=nobody / name) == who
+        assert git("log", "--format=%cn", folder=nobody / name) == committer
 
 
 @pytest.mark.usefixtures("nobody")
@@ -62,6 +62,6 @@ def test_a_folder_of_another_user_is_refused_with_gits_remedy(tmp_path: Path, mo
     git("init", "--quiet", folder=tmp_path)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setitem(QUIET, "GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    words = rf"^git rev-parse: detected dubious ownership .*; run as its owner, or, if you trust it: .* safe.directory '{tmp_path}'$"
-    with pytest.raises(GitFailed, match=words):
+    message = rf"^git rev-parse: detected dubious ownership .*; run as its owner, or, if you trust it: .* safe.directory '{tmp_path}'$"
+    with pytest.raises(GitFailed, match=message):
         resolve_followed(tmp_path, "HEAD")

@@ -25,10 +25,10 @@ def files() -> set[str]:
 
 
 def test_outs_of_a_removed_round_go_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    both = outs("metrics/a.json", "metrics/b.json", "encoders/a", "encoders/b")
+    paths = outs("metrics/a.json", "metrics/b.json", "encoders/a", "encoders/b")
     warnings: list[str] = []
-    assert leftovers.remove(both, warnings.append) == []
-    assert set(json.loads(Path(".retemper/outs.json").read_text())) == {path.relative_to(Path.cwd()).as_posix() for path in both}
+    assert leftovers.remove(paths, warnings.append) == []
+    assert set(json.loads(Path(".retemper/outs.json").read_text())) == {path.relative_to(Path.cwd()).as_posix() for path in paths}
     Path("data/encoders/.b.partial").mkdir()
     Path("data/encoders/.b.partial/half").write_text("half")
     Path("data/encoders/.gitignore").write_text("/a")
@@ -54,8 +54,8 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path, tmp_path_fa
     ours, theirs = Path("data/metrics/.GImkppEpYRhZLT_ACBL1Fg.tmp"), Path("data/metrics/.note.tmp")
     warnings: list[str] = []
     for remove in (
-        lambda made: leftovers.remove(made, warnings.append),
-        lambda made: leftovers.remove_unfinished(made, Path(".dvc/cache")),
+        lambda paths: leftovers.remove(paths, warnings.append),
+        lambda paths: leftovers.remove_unfinished(paths, Path(".dvc/cache")),
     ):
         ours.touch()
         remove(outs("metrics/a.json", "metrics/b.json", "encoders/a", "encoders/b"))

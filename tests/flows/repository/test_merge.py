@@ -26,24 +26,24 @@ def test_two_branches_that_each_add_a_round_are_merged_by_one_command(finished: 
         assert executed(finished.run()) == {f"train@{name}", f"evaluate@{name}", "report"}
         assert git(finished, "commit", "--quiet", "-am", name).returncode == 0
     assert git(finished, "merge", "c").returncode == 1
-    for words in (("run",), ("search", "x")):
-        refused = finished.call(*words)
-        assert refused.returncode == 2
-        assert "take both sides (retemper merge)" in refused.stderr
-    done = finished.call("merge")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    for command in (("run",), ("search", "x")):
+        conflict = finished.call(*command)
+        assert conflict.returncode == 2
+        assert "take both sides (retemper merge)" in conflict.stderr
+    result = finished.call("merge")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert lines[0] == "dvc.lock: 10 entries, 2 of them from theirs: train@c, evaluate@c"
     assert lines[1] == "dvc.lock: computed on both sides, one was taken: report (ours)"
     assert lines[2] == "dvc.lock: the runs of 10 entries are recorded in the cache"
     assert lines[-1] == "resolved; git commit, then retemper run"
     assert git(finished, "commit", "--quiet", "--no-edit").returncode == 0
     rounds = YAML(typ="safe").load(finished.folder / "params.yaml")["rounds"]
-    assert {name: one["value"] for name, one in rounds.items()} == {"a": 1, "b": 2, "c": "c", "d": "d"}
+    assert {name: section["value"] for name, section in rounds.items()} == {"a": 1, "b": 2, "c": "c", "d": "d"}
     assert executed(finished.run()) == {"report"}, "its inputs are new; everything else is in the cache"
-    again = finished.call("merge")
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "found no git conflict in them" in again.stderr
+    second = finished.call("merge")
+    assert (second.returncode, second.stdout) == (2, "")
+    assert "found no git conflict in them" in second.stderr
 
 
 def entry(out: str, dep: str = "d") -> dict[str, Any]:
@@ -54,9 +54,9 @@ def test_an_entry_is_taken_whole_from_the_side_that_changed_it() -> None:
     base = {name: entry("0") for name in ("same", "ours", "theirs", "both", "verified")}
     ours = {**base, "ours": entry("1"), "both": entry("1"), "verified": entry("1"), "new": entry("1")}
     theirs = {**base, "theirs": entry("2"), "both": entry("2"), "verified": entry("2", "v"), "other": entry("2")}
-    merged = merge_locks(base, ours, theirs, known=lambda one: one == theirs["verified"])
-    taken = {name: one["outs"][0]["md5"] for name, one in merged.lock.items()}
-    assert taken == {"same": "0", "ours": "1", "theirs": "2", "both": "1", "verified": "2", "new": "1", "other": "2"}
+    merged = merge_locks(base, ours, theirs, known=lambda stage: stage == theirs["verified"])
+    digests = {name: stage["outs"][0]["md5"] for name, stage in merged.lock.items()}
+    assert digests == {"same": "0", "ours": "1", "theirs": "2", "both": "1", "verified": "2", "new": "1", "other": "2"}
     assert merged.both == {"both": "ours", "verified": "theirs"}
     assert merged.added == ("theirs", "other")
     assert merge_locks(base, ours, theirs, known=lambda _: True).both == {"both": "ours", "verified": "ours"}
@@ -66,7 +66,7 @@ def test_an_entry_is_taken_whole_from_the_side_that_changed_it() -> None:
 def test_an_entry_is_recorded_only_as_it_was_computed(finished: Any) -> None:
     root = finished.folder / ".dvc/cache"
     stages = YAML().load(finished.folder / "dvc.lock")["stages"]
-    assert all(is_recorded(one, root) for one in stages.values())
+    assert all(is_recorded(stage, root) for stage in stages.values())
     changed = json.loads(json.dumps(stages["train@a"]))
     changed["outs"][0]["md5"] = "0" * 32
     assert not is_recorded(changed, root)
@@ -85,7 +85,7 @@ mine: {}
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "wanted"),
+    ("ours", "theirs", "expected"),
     [
         (
             BASE.replace("\nmine", "  c: {lr: 2e-05}  # of c\n\nmine"),
@@ -97,15 +97,15 @@ mine: {}
     ],
     ids=["a round each", "a key each of one line", "one removed"],
 )
-def test_parameters_of_both_sides_are_merged_with_their_comments(ours: str, theirs: str, wanted: str | None) -> None:
-    wanted = wanted or ours.replace("mine: {}", "mine: {init: 1}")
-    assert merge_params(BASE, ours, theirs) == wanted
+def test_parameters_of_both_sides_are_merged_with_their_comments(ours: str, theirs: str, expected: str | None) -> None:
+    expected = expected or ours.replace("mine: {}", "mine: {init: 1}")
+    assert merge_params(BASE, ours, theirs) == expected
 
 
 def test_a_parameter_with_two_values_is_the_users_to_settle(finished: Any) -> None:
-    with pytest.raises(UserError, match=r"params.yaml: rounds.star.lr: ours 2e-05, theirs 3e-05; choose in params.yaml") as caught:
+    with pytest.raises(UserError, match=r"params.yaml: rounds.star.lr: ours 2e-05, theirs 3e-05; choose in params.yaml") as refusal:
         merge_params(BASE, BASE.replace("1e-05", "2e-05"), BASE.replace("1e-05", "3e-05"))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(refusal.value)
     git(finished, "add", "dvc.lock")
     git(finished, "commit", "--quiet", "-m", "computed")
     for branch, value in (("c", "7"), ("d", "8")):
@@ -114,9 +114,9 @@ def test_a_parameter_with_two_values_is_the_users_to_settle(finished: Any) -> No
         git(finished, "commit", "--quiet", "-am", branch)
     git(finished, "merge", "c")
     before = (finished.folder / "params.yaml").read_text()
-    done = finished.call("merge")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "rounds.b.value: ours 8, theirs 7" in done.stderr
+    result = finished.call("merge")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert "rounds.b.value: ours 8, theirs 7" in result.stderr
     assert (finished.folder / "params.yaml").read_text() == before
     assert Path(finished.folder / ".git/MERGE_HEAD").exists()
 
@@ -138,19 +138,19 @@ def test_a_dvc_lock_that_one_side_deleted_is_kept(toy: Any, deleted_by: str) -> 
             (toy.folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  {branch}: {{cmd: x}}\n")
         git(toy, "commit", "--quiet", "-am", branch)
     assert git(toy, "merge", "theirs").returncode == 1
-    refused = toy.call("merge")
-    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
-    assert "choose in params.yaml, git add params.yaml, then retemper merge again" in refused.stderr
+    conflict = toy.call("merge")
+    assert (conflict.returncode, len(conflict.stderr.splitlines())) == (2, 1)
+    assert "choose in params.yaml, git add params.yaml, then retemper merge again" in conflict.stderr
     toy.rounds(a="1", b="9")
     git(toy, "add", "params.yaml")
-    done = toy.call("merge")
-    kept = "theirs" if deleted_by == "ours" else "ours"
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        f"dvc.lock: kept as {kept}; the other side deleted it",
+    result = toy.call("merge")
+    side = "theirs" if deleted_by == "ours" else "ours"
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        f"dvc.lock: kept as {side}; the other side deleted it",
         "resolved; git commit, then retemper run",
     ]
-    assert f"  {kept}: " in (toy.folder / "dvc.lock").read_text()
-    again = toy.call("merge")
-    assert (again.returncode, again.stdout) == (0, "resolved; git commit, then retemper run\n"), "nothing is left to merge"
+    assert f"  {side}: " in (toy.folder / "dvc.lock").read_text()
+    second = toy.call("merge")
+    assert (second.returncode, second.stdout) == (0, "resolved; git commit, then retemper run\n"), "nothing is left to merge"
     assert git(toy, "commit", "--quiet", "--no-edit").returncode == 0

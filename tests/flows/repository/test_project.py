@@ -24,12 +24,12 @@ def test_settings_hold_paths_of_any_letters(tmp_path: Path) -> None:
     with edit_settings(Config(str(tmp_path), validate=False), "local") as edited:
         edited["cache"]["dir"] = str(tmp_path / "Puffer ü")
         edited["remote"]["team"] = {"url": str(tmp_path / "Straße 日本")}
-    read = Config(str(tmp_path), validate=False).load_one("local")
-    assert (read["cache"]["dir"], read["remote"]["team"]["url"]) == (str(tmp_path / "Puffer ü"), str(tmp_path / "Straße 日本"))
+    config = Config(str(tmp_path), validate=False).load_one("local")
+    assert (config["cache"]["dir"], config["remote"]["team"]["url"]) == (str(tmp_path / "Puffer ü"), str(tmp_path / "Straße 日本"))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[core]\n    remote = a\n[core]\n    x = 1\n", r":3: found section \[core\] again, expected it once; merge the two"),
         ("[core]\n    remote = a\n    remote = secret\n", ":3: found key remote again, expected it once; merge the two"),
@@ -40,12 +40,12 @@ def test_settings_hold_paths_of_any_letters(tmp_path: Path) -> None:
         ("[core]\n    x = \xfc\n", ": not UTF-8 at byte 15; save it as UTF-8"),
     ],
 )
-def test_settings_that_dvc_cannot_read_are_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_settings_that_dvc_cannot_read_are_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError):
         Config.load_file(str(path))
-    with pytest.raises(UserError, match=f"^{path}{said}$") as error:
+    with pytest.raises(UserError, match=f"^{path}{message}$") as error:
         refuse_settings(path)
     assert "secret" not in str(error.value)
 

@@ -29,29 +29,29 @@ from tasks.core.sources.forgotten import FILE, HEAD, mark
 
 def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy.folder)
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    alive, dead, strange = (Path(f".retemper/{name}-x") for name in (f"reproduce-{os.getpid()}", f"evaluate-{gone.pid}", "evaluate-no"))
+    process = subprocess.Popen(["true"])
+    process.wait()
+    alive, dead, strange = (Path(f".retemper/{name}-x") for name in (f"reproduce-{os.getpid()}", f"evaluate-{process.pid}", "evaluate-no"))
     for tree in (alive, dead):
         make_worktree(tree, commit_of("HEAD"))
     strange.mkdir()
-    for kept in (Path(".retemper/evaluate/store"), Path(".retemper/sweep")):
-        kept.mkdir(parents=True)
+    for folder in (Path(".retemper/evaluate/store"), Path(".retemper/sweep")):
+        folder.mkdir(parents=True)
     mine = temp_tree("evaluate")
-    found = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
-    assert found == {alive.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
-    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
-    assert alive.name in listed and dead.name not in listed
+    names = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
+    assert names == {alive.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
+    listing = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
+    assert alive.name in listing and dead.name not in listing
     remove_worktree(alive)
     assert not alive.exists()
 
 
 def test_a_tree_that_ends_with_its_command_is_known(tmp_path: Path) -> None:
-    here = tmp_path / ".retemper"
-    for passing in ("reproduce-7-x", "evaluate-7-x/a/b", "upgrade-7-x", "champion/tree"):
-        assert is_temporary(here / passing), passing
-    for kept in ("retraining", "sweep/slot-0", "evaluate/store", ".."):
-        assert not is_temporary(here / kept), kept
+    state = tmp_path / ".retemper"
+    for temporary in ("reproduce-7-x", "evaluate-7-x/a/b", "upgrade-7-x", "champion/tree"):
+        assert is_temporary(state / temporary), temporary
+    for lasting in ("retraining", "sweep/slot-0", "evaluate/store", ".."):
+        assert not is_temporary(state / lasting), lasting
     assert not is_temporary(tmp_path / "evaluate-7-x") and not is_temporary(Path("/"))
 
 
@@ -86,17 +86,17 @@ def test_a_project_at_a_path_of_any_letters_shares_its_settings(toy: Any, tmp_pa
 def test_what_is_forgotten_and_not_committed_stays_out_of_a_tree(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that is not changed (a file of pairs) brought it back with the next retraining, sweep, or evaluation."""
     monkeypatch.chdir(toy.folder)
-    one, two, three = (f"document {mark('document', name)} 2026-11-29" for name in "abc")
+    first, second, third = (f"document {mark('document', name)} 2026-11-29" for name in "abc")
     tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
     equip(tree)
     assert not (tree / FILE).exists()
-    FILE.write_text(f"{HEAD}{one}\n{two}\n")
+    FILE.write_text(f"{HEAD}{first}\n{second}\n")
     equip(tree)
     assert (tree / FILE).read_text() == FILE.read_text()
-    (tree / FILE).write_text(f"{HEAD}{three}\n{two}")
+    (tree / FILE).write_text(f"{HEAD}{third}\n{second}")
     equip(tree)
     equip(tree)
-    assert (tree / FILE).read_text() == f"{HEAD}{three}\n{two}\n{one}\n", "a commit of another branch may have others"
+    assert (tree / FILE).read_text() == f"{HEAD}{third}\n{second}\n{first}\n", "a commit of another branch may have others"
 
 
 ROOM = Path(".retemper/sweep/slot-0")
@@ -112,7 +112,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(tree: Path, source: str) -> Path:
-    """Name a folder, which is made, as the encoder of a tree; its absolute path."""
+    """Make a folder, set it as the encoder of a tree, and return its absolute path."""
     Path(source).mkdir(parents=True)
     (tree / "params.yaml").write_text(f"encoder: {{source: {source}}}\n")
     return Path(source).resolve()
@@ -121,25 +121,25 @@ def put(tree: Path, source: str) -> Path:
 @pytest.mark.parametrize(("source", "link"), [("../x", "up/up/x"), ("../../x/y", "up/x/y"), ("../../../code", "code")])
 @pytest.mark.parametrize("stale", ["", "gone", ".", "below"], ids=["new", "dangling", "of another", "of one below"])
 def test_a_relative_source_is_linked_in_the_room(tree: Path, source: str, link: str, stale: str) -> None:
-    there, place = put(tree, source), ROOM / link
+    target, place = put(tree, source), ROOM / link
     if stale == "below":
         place.mkdir(parents=True)
-        (place / "z").symlink_to(there)
+        (place / "z").symlink_to(target)
     elif stale:
         place.parent.mkdir(exist_ok=True)
         place.symlink_to(Path(stale).absolute())
     for _ in range(2):
         link_sources(tree, ROOM)
-        assert place.is_symlink() and place.resolve() == there == (tree / source).resolve()
-    assert there.is_dir()
+        assert place.is_symlink() and place.resolve() == target == (tree / source).resolve()
+    assert target.is_dir()
 
 
 @pytest.mark.parametrize("source", ["../../../../x", "../../../../../code", "../../../../../../x"])
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_source_that_is_another_one_from_a_tree_is_refused(tree: Path, source: str, taken: bool) -> None:
+@pytest.mark.parametrize("occupied", [False, True])
+def test_a_source_that_is_another_one_from_a_tree_is_refused(tree: Path, source: str, occupied: bool) -> None:
     """Further up is Retemper's own folder, and the project itself: a sweep would be told with results of other data."""
-    there, other = put(tree, source), tree / source
-    if taken:
+    target, other = put(tree, source), tree / source
+    if occupied:
         other.mkdir()
     before = sorted(Path.cwd().parent.rglob("*"))
     with pytest.raises(
@@ -147,25 +147,25 @@ def test_a_source_that_is_another_one_from_a_tree_is_refused(tree: Path, source:
     ):
         link_sources(tree, ROOM)
     assert sorted(Path.cwd().parent.rglob("*")) == before
-    if taken:
+    if occupied:
         other.rmdir()
-    other.symlink_to(there)
+    other.symlink_to(target)
     link_sources(tree, ROOM)
-    assert other.resolve() == there, "the same place by another name"
+    assert other.resolve() == target, "the same place by another name"
 
 
 def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_path: Path) -> None:
-    """As that of `retemper reproduce --into`."""
-    elsewhere = tmp_path / "far/away"
-    elsewhere.mkdir(parents=True)
-    there = put(tree, "../x")
-    (elsewhere / "params.yaml").write_text((tree / "params.yaml").read_text())
-    link_sources(elsewhere)
-    assert (tmp_path / "far/x").resolve() == there
+    """As in a tree made by `retemper reproduce --into`."""
+    far_tree = tmp_path / "far/away"
+    far_tree.mkdir(parents=True)
+    target = put(tree, "../x")
+    (far_tree / "params.yaml").write_text((tree / "params.yaml").read_text())
+    link_sources(far_tree)
+    assert (tmp_path / "far/x").resolve() == target
     (tmp_path / "far/x").unlink()
     (tmp_path / "far/x").mkdir()
     with pytest.raises(UserError, match="resolves to another folder from"):
-        link_sources(elsewhere)
+        link_sources(far_tree)
 
 
 def test_a_source_that_git_has_in_a_tree_is_left_alone(tree: Path) -> None:

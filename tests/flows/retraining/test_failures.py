@@ -27,8 +27,8 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(retrain, "_retrain_once", work)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
-    found = retrain.retrain(tmp_path).reason
-    assert found.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to exclude a batch"), found
+    reason = retrain.retrain(tmp_path).reason
+    assert reason.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to exclude a batch"), reason
 
 
 def test_settings_that_dvc_refuses_are_one_line(
@@ -37,6 +37,8 @@ def test_settings_that_dvc_refuses_are_one_line(
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / "config").write_text("[core]\n    foo = 1\n")
     monkeypatch.setattr(retrain, "_retrain_until_settled", lambda *_, **__: Config(str(tmp_path)))
-    found = retrain.retrain(tmp_path)
-    assert found.result == "failed" and found.reason.startswith(".dvc/config (or config.local there): refused by DVC (extra keys"), found
+    outcome = retrain.retrain(tmp_path)
+    assert outcome.result == "failed" and outcome.reason.startswith(".dvc/config (or config.local there): refused by DVC (extra keys"), (
+        outcome
+    )
     assert "Traceback" not in capsys.readouterr().err

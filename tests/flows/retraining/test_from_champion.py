@@ -42,14 +42,16 @@ class Project:
 
     def write(self, place: Path, documents: range, train: range, splits: tuple[str, ...] = ()) -> None:
         """A BEIR folder of some documents, and some training queries."""
-        wanted = [(f"d{number:02}", self.corpus.documents[f"d{number:02}"]) for number in documents]
-        asked = {"train": [q for q in self.corpus.queries["train"] if int(q[1:]) in train]} | {s: self.corpus.queries[s] for s in splits}
+        texts = [(f"d{number:02}", self.corpus.documents[f"d{number:02}"]) for number in documents]
+        query_ids = {"train": [q for q in self.corpus.queries["train"] if int(q[1:]) in train]} | {
+            s: self.corpus.queries[s] for s in splits
+        }
         (place / "qrels").mkdir(parents=True)
-        lines = [json.dumps({"_id": d, "title": title, "text": text}) for d, (title, text) in wanted]
+        lines = [json.dumps({"_id": d, "title": title, "text": text}) for d, (title, text) in texts]
         (place / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        lines = [json.dumps({"_id": q, "text": self.corpus.queries[s][q]}) for s, queries in asked.items() for q in queries]
+        lines = [json.dumps({"_id": q, "text": self.corpus.queries[s][q]}) for s, queries in query_ids.items() for q in queries]
         (place / "queries.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        for split, queries in asked.items():
+        for split, queries in query_ids.items():
             rows = [f"{q}\t{self.corpus.qrels[split][q]}\t1" for q in queries]
             (place / f"qrels/{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows, ""]))
 
@@ -64,22 +66,22 @@ class Project:
 
     def call(self, *words: str) -> str:
         command = [sys.executable, "-m", "flows.cli", *words]
-        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        result = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, f"status {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
 
     def now(self) -> champion.Champion:
-        found = champion.current(self.folder)
-        assert found
-        return found
+        current = champion.current(self.folder)
+        assert current
+        return current
 
     def shards(self) -> set[str]:
         return {path.name for path in (self.tree / ".retemper/shards").glob("*.npy")}
 
     def vectors(self, name: str, folder: Path | None = None) -> dict[str, bytes]:
-        found = open_embeddings(folder or self.tree / "data/embeddings" / name)
-        rows = np.concatenate([block for _, block in found.blocks()])
-        return {name: row.tobytes() for name, row in zip(found.ids().to_pylist(), rows, strict=True)}
+        embeddings = open_embeddings(folder or self.tree / "data/embeddings" / name)
+        rows = np.concatenate([block for _, block in embeddings.blocks()])
+        return {name: row.tobytes() for name, row in zip(embeddings.ids().to_pylist(), rows, strict=True)}
 
 
 @pytest.fixture
@@ -87,11 +89,11 @@ def project(tmp_path: Path, checkout: Path, tiny_corpus: Any, toy_environment: d
     folder = tmp_path / "project"
     subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
     git("remote", "remove", "origin", folder=folder)  # champions are pushed there, and the next test would have them
-    made = Project(folder, tiny_corpus, toy_environment | {"PYTHONPATH": str(folder)})
-    made.write(tmp_path / "source", range(52), range(40), ("dev", "test"))
+    toy = Project(folder, tiny_corpus, toy_environment | {"PYTHONPATH": str(folder)})
+    toy.write(tmp_path / "source", range(52), range(40), ("dev", "test"))
     settings = PARAMS | {"dataset.source": "beir:../source", "prepare.unknown_documents": "drop"}
     edit.apply([f"{key}={json.dumps(value)}" for key, value in settings.items()], folder / "params.yaml", lambda _: None)
-    return made
+    return toy
 
 
 @pytest.mark.heavy
@@ -99,43 +101,43 @@ def project(tmp_path: Path, checkout: Path, tiny_corpus: Any, toy_environment: d
 def test_what_is_kept_of_the_champion(project: Project, tmp_path: Path) -> None:
     assert project.retrain(mode="auto").startswith("retraining promoted")
     project.call("champion", "set", "hybrid")
-    fused, before, kept = project.now(), project.vectors("warmup"), project.shards()
+    hybrid, before, shards = project.now(), project.vectors("warmup"), project.shards()
     assert project.retrain(mode="auto") == "retraining unchanged: no document and no training query is new since champion/2"
 
     project.write(project.inbox / "001", range(0), range(40, 52))  # of documents that are there: others would be new with 002
-    said = project.retrain(mode="query_tower", adore={"lr": 1e-4})
+    output = project.retrain(mode="query_tower", adore={"lr": 1e-4})
     params = read_yaml(project.tree / "params.yaml")
-    assert params["rounds"] == {"tower": {"init": "from_champion", "negatives": "none", "steps": 0}}, said
-    champion.get_out(project.folder, fused.commit, "data/encoders/tower", out=tmp_path / "encoder")
+    assert params["rounds"] == {"tower": {"init": "from_champion", "negatives": "none", "steps": 0}}, output
+    champion.get_out(project.folder, hybrid.commit, "data/encoders/tower", out=tmp_path / "encoder")
     assert folder_digest(project.tree / "data/encoders/tower") == folder_digest(tmp_path / "encoder"), "the champion's own weights"
     assert project.vectors("tower") == before, "the champion's own, bit for bit"
-    assert project.shards() == kept, "no document was encoded"
-    champion.get_out(project.folder, fused.commit, "data/embeddings/warmup", out=tmp_path / "before")
+    assert project.shards() == shards, "no document was encoded"
+    champion.get_out(project.folder, hybrid.commit, "data/embeddings/warmup", out=tmp_path / "before")
     assert folder_digest(tmp_path / "before") == folder_digest(project.tree / "data/embeddings/tower"), "so their readers do not run again"
     document = "data/encoders/tower_queries/document"
     assert folder_digest(project.tree / document) == folder_digest(tmp_path / "encoder/document")
     assert folder_digest(project.tree / "data/encoders/tower_queries") != folder_digest(project.tree / "data/encoders/tower")
     project.call("champion", "set", "hybrid")
     second = project.now()
-    assert second.digests["encoder"] != fused.digests["encoder"]
+    assert second.digests["encoder"] != hybrid.digests["encoder"]
     assert second.fusion["hybrid"]["second"] == "tower_queries"
 
     project.write(project.inbox / "002", range(52, 60), range(54, 55))  # too few to train on
-    said = project.retrain(mode="auto", document_share=1, least_share=0.05)
+    output = project.retrain(mode="auto", document_share=1, least_share=0.05)
     third = project.now()
-    assert (third.cause, third.model, third.fusion) == ("data", "hybrid", second.fusion), said
+    assert (third.cause, third.model, third.fusion) == ("data", "hybrid", second.fusion), output
     assert third.digests["encoder"] == second.digests["encoder"] and third.digests["index"] != second.digests["index"]
     after = project.vectors("tower_queries")
     assert len(after) == 60 and {name: after[name] for name in before} == before, "new documents beside those that were there"
     assert json.loads((project.tree / "retraining.json").read_text())["how"]["mode"] == "index"
 
     project.write(project.inbox / "003", range(0), range(55, 56))
-    said = project.retrain(mode="auto", document_share=1, least_share=0.05)
+    output = project.retrain(mode="auto", document_share=1, least_share=0.05)
     how = json.loads((project.tree / "retraining.json").read_text())["how"]
-    assert (how["mode"], how["start"], how["news"]["queries"]) == ("query_tower", third.number, 1), said
-    (listed,) = (project.tree / ".retemper/starts").glob("*/known_queries.json")
+    assert (how["mode"], how["start"], how["news"]["queries"]) == ("query_tower", third.number, 1), output
+    (path,) = (project.tree / ".retemper/starts").glob("*/known_queries.json")
     trained = sorted(query for query in project.corpus.queries["train"] if int(query[1:]) < 52)
-    assert sorted(json.loads(listed.read_text())) == trained, "neither the query of 002, which was only indexed beside, nor that of 003"
+    assert sorted(json.loads(path.read_text())) == trained, "neither the query of 002, which was only indexed beside, nor that of 003"
 
 
 @pytest.mark.heavy
@@ -145,15 +147,15 @@ def test_one_more_round_of_no_steps_is_the_champion(project: Project) -> None:
     project.call("champion", "set", "warmup")
     first = project.now()
     project.write(project.inbox / "001", range(52, 56), range(40, 60))
-    said = project.retrain(mode="continue", round={"steps": 0})
-    now = project.now()
-    assert said.endswith("is the model of champion/2, with new data"), said
-    assert now.digests["encoder"] == first.digests["encoder"]
+    output = project.retrain(mode="continue", round={"steps": 0})
+    current = project.now()
+    assert output.endswith("is the model of champion/2, with new data"), output
+    assert current.digests["encoder"] == first.digests["encoder"]
     trained, weights = (project.tree / "data/encoders" / name for name in ("warmup_continued", "from_champion"))
     assert folder_digest(trained) == folder_digest(weights)
     project.write(project.inbox / "002", range(56, 60), range(0))
-    said = project.retrain(mode="continue", round={"steps": 3})
-    assert folder_digest(trained) != folder_digest(weights), said
+    output = project.retrain(mode="continue", round={"steps": 3})
+    assert folder_digest(trained) != folder_digest(weights), output
 
 
 @pytest.mark.heavy
@@ -173,25 +175,25 @@ def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Pat
     before = decoded(tmp_path / "index", "warmup")
 
     project.write(project.inbox / "001", range(52, 60), range(0))
-    said = project.retrain(mode="auto", document_share=1)
+    output = project.retrain(mode="auto", document_share=1)
     second = project.now()
-    assert (second.cause, second.model) == ("data", "tower"), said
+    assert (second.cause, second.model) == ("data", "tower"), output
     assert second.digests["encoder"] == first.digests["encoder"] and second.digests["index"] != first.digests["index"]
     after = decoded(project.tree / "data/indexes/tower", "tower_documents")
     assert len(after) == 60 and {name: after[name] for name in before} == before, "known documents have the codes that they had"
 
     project.write(project.inbox / "002", range(0), range(40, 52))
-    said = project.retrain(mode="query_tower", adore={"lr": 1e-4})
+    output = project.retrain(mode="query_tower", adore={"lr": 1e-4})
     record = json.loads((project.tree / "retraining.json").read_text())
-    assert (record["how"]["mode"], record["comparison"] is None) == ("query_tower", False), said
+    assert (record["how"]["mode"], record["comparison"] is None) == ("query_tower", False), output
     assert record["candidate"] != "tower_documents" in record["metrics"]
     assert record["metrics"][f"champion/{second.number}"]["dev"] == second.metrics["dev"], "measured as it was, over the same documents"
     assert read_yaml(project.tree / "params.yaml")["adore"]["tower_queries"]["quantizer"] == "given"
     third = project.now()
 
     project.write(project.inbox / "003", range(0), range(52, 60))
-    said = project.retrain(mode="continue", round={"lr": 1e-6})
+    output = project.retrain(mode="continue", round={"lr": 1e-6})
     assert read_yaml(project.tree / "params.yaml")["adore"]["tower_continued"]["index"] == "PQ4x4", "trained on the vectors of new weights"
-    said = project.retrain(mode="full")
+    output = project.retrain(mode="full")
     record = json.loads((project.tree / "retraining.json").read_text())
-    assert f"champion/{third.number}" in record["metrics"], f"compared with it over the new corpus: {said}"
+    assert f"champion/{third.number}" in record["metrics"], f"compared with it over the new corpus: {output}"

@@ -17,7 +17,7 @@ def chosen(news: News | None = NEWS, descent: Descent = FULL, changed: Any = (),
 
 
 @pytest.mark.parametrize(
-    ("news", "mode", "why"),
+    ("news", "mode", "reason"),
     [
         (None, "skip", "no document and no training query is new since champion/4"),
         (NEWS, "query_tower", "100 new training queries (1,000 before), 0 new documents (1,000 before) since champion/4: few or no"),
@@ -38,10 +38,10 @@ def chosen(news: News | None = NEWS, descent: Descent = FULL, changed: Any = (),
         (replace(NEWS, queries=1, queries_before=0, documents_before=0), "full", "100% since the last full one"),
     ],
 )
-def test_what_is_new_decides(news: News | None, mode: str, why: str) -> None:
-    found = chosen(news)
-    assert found.mode == mode
-    assert why in found.why
+def test_what_is_new_decides(news: News | None, mode: str, reason: str) -> None:
+    choice = chosen(news)
+    assert choice.mode == mode
+    assert reason in choice.why
 
 
 def test_a_changed_recipe_is_trained_from_its_beginning() -> None:
@@ -87,9 +87,9 @@ def test_queries_that_were_only_indexed_are_counted_until_they_are_trained_on() 
     news = replace(NEWS, documents=1, queries=1, queries_before=1009)
     assert chosen(news, Descent.of(weeks[:2])).mode == "query_tower", "10 of 1,000"
     assert chosen(replace(news, queries_before=1008), Descent.of(weeks[1:])).mode == "index", "6 of 1,003"
-    found = chosen(replace(news, documents=0), Descent(8, 1000, 0, 1000, 8))
-    assert found.mode == "skip"
-    assert found.why.endswith("since champion/4, 8 more queries since it was trained: too few to train on, and the index is complete")
+    choice = chosen(replace(news, documents=0), Descent(8, 1000, 0, 1000, 8))
+    assert choice.mode == "skip"
+    assert choice.why.endswith("since champion/4, 8 more queries since it was trained: too few to train on, and the index is complete")
     assert chosen(replace(news, queries=0), Descent.of(weeks[:2]), mode="continue").mode == "continue", "asked for, and nine are left"
     assert chosen(replace(news, queries=0, documents=900), replay=0).mode == "index", "no query to train on"
 
@@ -104,9 +104,9 @@ def test_no_year_of_small_batches_goes_untrained(queries: int, documents: int, m
     for _ in range(52):
         waiting += queries
         news = News(documents=documents, documents_before=docs, queries=waiting, queries_before=known)
-        found = chosen(news, Descent.of(records))
-        modes.append(found.mode)
-        if found.mode != "skip":
-            told = {"queries": waiting, "queries_before": known, "documents": documents, "documents_before": docs}
-            records, known, docs, waiting = [{"mode": found.mode, "news": told}, *records], known + waiting, docs + documents, 0
-    assert next((one, number) for number, one in enumerate(modes, 1) if one not in ("skip", "index")) == (mode, week)
+        choice = chosen(news, Descent.of(records))
+        modes.append(choice.mode)
+        if choice.mode != "skip":
+            counts = {"queries": waiting, "queries_before": known, "documents": documents, "documents_before": docs}
+            records, known, docs, waiting = [{"mode": choice.mode, "news": counts}, *records], known + waiting, docs + documents, 0
+    assert next((name, number) for number, name in enumerate(modes, 1) if name not in ("skip", "index")) == (mode, week)

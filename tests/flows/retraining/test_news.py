@@ -28,10 +28,10 @@ def test_new_changed_and_gone(tmp_path: Path) -> None:
     documents = {"d5": ("", "one"), **BEFORE, "d3": ("", "a b")}  # a new id, another title; another order
     del documents["d4"]
     queries = ASKED | {"q2": "whom", "q5": "why"}
-    judged = [("q1", "d2", 2), ("q1", "d1", 1), ("q1", "d3", 0), ("q2", "d2", 1), ("q3", "d3", 1), ("q4", "d4", 2), ("q5", "d5", 1)]
-    found = compare(before, corpus(tmp_path / "now", documents, queries, judged))
-    assert found == News(documents=2, removed=2, documents_before=4, queries=4, queries_before=3, known=("q1",))
-    assert found.line == "4 new training queries (3 before), 2 new documents (4 before), 2 gone or changed"
+    judgments = [("q1", "d2", 2), ("q1", "d1", 1), ("q1", "d3", 0), ("q2", "d2", 1), ("q3", "d3", 1), ("q4", "d4", 2), ("q5", "d5", 1)]
+    news = compare(before, corpus(tmp_path / "now", documents, queries, judgments))
+    assert news == News(documents=2, removed=2, documents_before=4, queries=4, queries_before=3, known=("q1",))
+    assert news.line == "4 new training queries (3 before), 2 new documents (4 before), 2 gone or changed"
 
 
 def test_a_corpus_without_training_queries(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ class Hook(BaseHTTPRequestHandler):
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[dict[str, object]]]]:
     monkeypatch.delenv(BLOCK, raising=False)
-    got: list[dict[str, object]] = []
-    monkeypatch.setattr(Hook, "got", got, raising=False)
+    bodies: list[dict[str, object]] = []
+    monkeypatch.setattr(Hook, "got", bodies, raising=False)
     server = HTTPServer(("127.0.0.1", 0), Hook)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", got
+    yield f"http://127.0.0.1:{server.server_port}", bodies
     server.shutdown()
     server.server_close()
 
@@ -46,7 +46,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "sent", "warning"),
+    ("statuses", "count", "warning"),
     [
         ("200", 1, ""),
         ("503/200", 2, ""),
@@ -56,13 +56,13 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_webhook_gets_plain_json(
-    hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch, statuses: str, sent: int, warning: str
+    hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch, statuses: str, count: int, warning: str
 ) -> None:
-    url, got = hook
+    url, bodies = hook
     warnings: list[str] = []
     monkeypatch.setenv(WEBHOOK, f"{url}/{statuses}")
     notify("promoted", "a is the champion", warnings.append, champion=3)
-    assert got == [{"text": "a is the champion", "event": "promoted", "champion": 3}] * sent
+    assert bodies == [{"text": "a is the champion", "event": "promoted", "champion": 3}] * count
     assert warnings == ([f"{WEBHOOK}: could not send the notice of promoted ({warning})"] if warning else [])
 
 
@@ -73,17 +73,17 @@ def test_nothing_is_sent_where_nobody_is_named(hook: tuple[str, list[dict[str, o
     assert (hook[1], warnings) == ([], [])
 
 
-@pytest.mark.parametrize(("statuses", "sent"), [("200", 1), ("500/200", 2), ("500", 1 + RETRIES)])
+@pytest.mark.parametrize(("statuses", "count"), [("200", 1), ("500/200", 2), ("500", 1 + RETRIES)])
 def test_a_service_that_apprise_knows(
-    hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], statuses: str, sent: int
+    hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], statuses: str, count: int
 ) -> None:
-    url, got = hook
+    url, bodies = hook
     warnings: list[str] = []
     monkeypatch.setenv(WEBHOOK, url.replace("http://", "json://me:secret@") + f"/{statuses}")
     check_webhook()
     notify("failed", "why", warnings.append)
-    assert [(one["title"], one["message"], one["type"]) for one in got] == [("retemper: failed", "why", "failure")] * sent
-    assert warnings == ([f"{WEBHOOK}: could not send the notice of failed (ConnectionError)"] if sent > 2 else [])
+    assert [(body["title"], body["message"], body["type"]) for body in bodies] == [("retemper: failed", "why", "failure")] * count
+    assert warnings == ([f"{WEBHOOK}: could not send the notice of failed (ConnectionError)"] if count > 2 else [])
     assert capfd.readouterr() == ("", ""), "its log has the address in it"
 
 
@@ -105,7 +105,7 @@ def test_an_invalid_webhook_is_a_warning_without_its_address(
     assert warnings[0].startswith(f"{WEBHOOK}: could not send the notice of failed (")
     assert "secret" not in warnings[0]
     if not address.startswith(("http", "json")):
-        with pytest.raises(UserError, match="begins with http:// or https://, or a URL that apprise knows") as refused:
+        with pytest.raises(UserError, match="begins with http:// or https://, or a URL that apprise knows") as refusal:
             check_webhook()
-        assert "secret" not in str(refused.value)
+        assert "secret" not in str(refusal.value)
     assert capfd.readouterr() == ("", "")

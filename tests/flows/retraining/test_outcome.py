@@ -30,8 +30,8 @@ def test_the_candidate_stands_beside_the_champion(tmp_path: Path, capsys: pytest
     assert text.count('<h2 id="outcome">') == text.count('<a href="#outcome">') == 1, "once, whatever is written again"
     assert "Retraining refused: &lt;a&gt; against champion/3: worse." in text
     assert "difference from champion/3" in text
-    shown = [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in text.split("<tr>")[2:]]
-    assert shown == [
+    cells = [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in text.split("<tr>")[2:]]
+    assert cells == [
         ["nDCG@10", "dev", "0.5000", "0.6250", "-0.1250"],
         ["RR@10", "dev", "0.2500", "0.1250", "+0.1250"],
         ["nDCG@10", "test", "0.7500", "", ""],

@@ -15,12 +15,12 @@ from flows.watching.record import BEFORE, read
 
 def files(folder: Path) -> dict[str, bytes]:
     """What a retraining leaves of itself in a project."""
-    found = [
+    paths = [
         folder / ".retemper/retrainings.jsonl",
         *(folder / ".retemper").glob("accepted/*"),
         *(folder / ".retemper").glob("quarantine/*"),
     ]
-    return {path.name: path.read_bytes() for path in found if path.exists()}
+    return {path.name: path.read_bytes() for path in paths if path.exists()}
 
 
 def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any, server_url: str) -> None:
@@ -30,9 +30,9 @@ def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any,
     inbox.mkdir()
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\npromotion: {rule: better, metric: nDCG@10}\n")
     project.commit()
-    said = project.call("retrain", "--dry-run")[0].splitlines()
-    assert "retraining: full: retrain.mode" in said and "the new model becomes the first champion, without a comparison" in said
-    assert said[-2].endswith(" stages may run (fewer if outputs come out the same or are in the cache)")
+    lines = project.call("retrain", "--dry-run")[0].splitlines()
+    assert "retraining: full: retrain.mode" in lines and "the new model becomes the first champion, without a comparison" in lines
+    assert lines[-2].endswith(" stages may run (fewer if outputs come out the same or are in the cache)")
     assert files(project.folder) == {}
     assert project.champion() is None
     assert project.retrain() == "retraining promoted: a is the first champion"
@@ -82,29 +82,29 @@ def test_the_check_of_an_inbox_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
     Path("base/queries.jsonl").write_text('{"_id": "q", "text": "what"}\n')
     Path("base/qrels").mkdir()
     Path("base/qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\tbase\t1\n")
-    shown: list[Any] = []
+    pages: list[Any] = []
     check = outlook.inbox.take_in
 
-    def watched(*given: Any, doing: Any, **named: Any) -> Any:
-        shown.append(read(BEFORE))
+    def watched(*arguments: Any, doing: Any, **options: Any) -> Any:
+        pages.append(read(BEFORE))
 
         def told(line: str) -> None:
-            shown.append(line)
+            pages.append(line)
             doing(line)
 
-        return check(*given, doing=told, **named)
+        return check(*arguments, doing=told, **options)
 
     monkeypatch.setattr(outlook.inbox, "take_in", watched)
     outlook.take_in(Intake(inbox="inbox"), tmp_path, Display(), processes=Processes())
-    begun, *lines = shown
-    assert [(stage.name, stage.state) for stage in begun.stages] == [("checking batches", "running")] and begun.part
+    first, *lines = pages
+    assert [(stage.name, stage.state) for stage in first.stages] == [("checking batches", "running")] and first.part
     assert lines == [
         "inbox: 0/2 batches, 0 accepted, 0 quarantined; now 1",
         "inbox: 1/2 batches, 1 accepted, 0 quarantined; now 2",
         "inbox: 2/2 batches, 1 accepted, 1 quarantined; now merging",
     ]
-    ended = read(BEFORE)
-    assert ended is not None and ended.is_done and ended.stages[0].said == lines[-1]
+    last = read(BEFORE)
+    assert last is not None and last.is_done and last.stages[0].said == lines[-1]
     BEFORE.unlink()
     monkeypatch.setattr(outlook.inbox, "take_in", check)
     outlook.take_in(Intake(), tmp_path, Display(), processes=Processes())
@@ -120,8 +120,8 @@ def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatc
         "dataset: {source: demo}\nencoder: {source: some/model}\narticles: {source: 'dump:wiki'}\nrerankers: {s: {source: ./ce}}\n"
     )
     assert outlook.take_in(Intake(), project, Display(), processes=Processes()) is None
-    found = YAML(typ="safe").load(Path("params.yaml").read_text())
-    assert found["dataset"]["source"] == "demo"
-    assert found["encoder"]["source"] == "some/model"
-    assert found["articles"]["source"] == f"dump:{project / 'wiki'}"
-    assert found["rerankers"]["s"]["source"] == str(project / "ce")
+    params = YAML(typ="safe").load(Path("params.yaml").read_text())
+    assert params["dataset"]["source"] == "demo"
+    assert params["encoder"]["source"] == "some/model"
+    assert params["articles"]["source"] == f"dump:{project / 'wiki'}"
+    assert params["rerankers"]["s"]["source"] == str(project / "ce")

@@ -32,7 +32,7 @@ class Worktree:
         self.now = champion.Champion(2, "star", "promoted", "", commit="then", replaced=1)
         monkeypatch.chdir(folder)
         self.write(params)
-        own = Path("params.yaml").read_text()
+        recipe = Path("params.yaml").read_text()
         Path("data").mkdir()
         Path(".retemper").mkdir()
         Path("data/code.json").write_text('{"train": "t1", "encode": "e1"}')
@@ -41,8 +41,8 @@ class Worktree:
         corpus(folder / "data/corpus", BEFORE, ASKED, NEW)
         self.locked: dict[str, Any] = {"train@star": {"params": {"data/code.json": {"train": "t1"}}}}
         lock = {"prepare": {"outs": [{"path": "data/corpus", "md5": "c2"}]}}
-        shown = {"params.yaml": own, "data/source.json": '{"encoder": {"digest": "x"}}'}
-        ended = history.Ended("1", "promoted", "", "")
+        files = {"params.yaml": recipe, "data/source.json": '{"encoder": {"digest": "x"}}'}
+        record = history.Ended("1", "promoted", "", "")
 
         def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
             if path == "data/corpus":
@@ -56,22 +56,22 @@ class Worktree:
 
         monkeypatch.setattr(champion, "get_out", get_out)
         monkeypatch.setattr(champion, "parts_at", lambda *_: PARTS)
-        monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: shown[name])
+        monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: files[name])
         monkeypatch.setattr(champion, "lock_at", lambda *_: self.locked)
         monkeypatch.setattr(plan, "lock_here", lambda: lock)
-        monkeypatch.setattr(history, "read_outcome", lambda *_: _with(ended, self.how))
+        monkeypatch.setattr(history, "read_outcome", lambda *_: _with(record, self.how))
 
     def write(self, params: dict[str, Any]) -> None:
         with Path("params.yaml").open("w") as handle:
             YAML().dump(params, handle)
 
     def make(self, mode: str = "auto", champions: Sequence[champion.Champion] | None = None, **settings: Any) -> plan.Planned:
-        found = [self.now] if champions is None else champions
-        return plan.make(Path(), Retrain(**{"mode": mode, **settings}), found, run=lambda targets: self.ran.append(list(targets)))
+        crowned = [self.now] if champions is None else champions
+        return plan.make(Path(), Retrain(**{"mode": mode, **settings}), crowned, run=lambda targets: self.ran.append(list(targets)))
 
 
-def _with(ended: history.Ended, how: dict[str, Any] | None) -> history.Ended:
-    return history.Ended(**{**ended.__dict__, "how": how})
+def _with(record: history.Ended, how: dict[str, Any] | None) -> history.Ended:
+    return history.Ended(**{**record.__dict__, "how": how})
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def test_a_full_retraining_of_some_systems_leaves_the_rest_of_the_recipe_out(wor
     worktree.write(full_params)
     planned = worktree.make("full", systems=["star"])
     assert planned.how == {"mode": "full", "why": "retrain.mode", "systems": ["star"]}
-    left = read_yaml(Path("params.yaml"))
+    params = read_yaml(Path("params.yaml"))
     start = full_params["rounds"]["star"]["init"]
-    assert list(left["rounds"]) == [name for name in full_params["rounds"] if name in ("star", start)]
-    assert left["rounds"]["star"] == full_params["rounds"]["star"]
-    assert (left["failures"], left["report"]["baselines"]) == ({"against": "bm25"}, ["bm25"])
-    assert (left["tokenize"], left["evaluate"]) == (full_params["tokenize"], full_params["evaluate"])
+    assert list(params["rounds"]) == [name for name in full_params["rounds"] if name in ("star", start)]
+    assert params["rounds"]["star"] == full_params["rounds"]["star"]
+    assert (params["failures"], params["report"]["baselines"]) == ({"against": "bm25"}, ["bm25"])
+    assert (params["tokenize"], params["evaluate"]) == (full_params["tokenize"], full_params["evaluate"])
     figures = {name: {"dev": {"nDCG@10": 0.5}} for name in ("bm25", start, "star")}
     assert list(planned.eligible(figures)) == ["star"], "what it needs may not become champion"
     assert list(worktree.make("full").eligible(figures)) == list(figures)
@@ -117,22 +117,24 @@ def test_with_systems_only_their_recipe_counts_as_changed(worktree: Worktree, fu
     assert planned.choice == plan.Choice("full", "rounds, retrain.systems of retraining.yaml changed since champion/2")
     assert list(read_yaml(Path("params.yaml"))["rounds"]) == ["side"]
     worktree.write(full_params)
-    lacks = r"^retraining\.yaml: retrain\.mode: found continue, but champion/2 comes from star, which retrain\.systems lacks; expected full"
-    with pytest.raises(UserError, match=lacks):
+    message = (
+        r"^retraining\.yaml: retrain\.mode: found continue, but champion/2 comes from star, which retrain\.systems lacks; expected full"
+    )
+    with pytest.raises(UserError, match=message):
         worktree.make("continue", systems=["side"])
 
 
-@pytest.mark.parametrize(("named", "fused"), [("gone", True), ("bm25", True), ("both", False), ("over", True)])
-def test_a_system_that_cannot_become_champion_is_refused(worktree: Worktree, full_params: dict[str, Any], named: str, fused: bool) -> None:
+@pytest.mark.parametrize(("system", "fused"), [("gone", True), ("bm25", True), ("both", False), ("over", True)])
+def test_a_system_that_cannot_become_champion_is_refused(worktree: Worktree, full_params: dict[str, Any], system: str, fused: bool) -> None:
     full_params["rerankers"] = {"small": {"source": "x", "negatives": "none"}}
     full_params["rerank"] = {"again": {"run": "star", "reranker": "small"}}
     full_params["fuse"] = {"both": {"first": "bm25", "second": "star"}, "over": {"first": "bm25", "second": "again"}}
     worktree.write(full_params)
     before = Path("params.yaml").read_bytes()
-    settings = Retrain(systems=["star", named])
-    with pytest.raises(UserError, match=rf"^retraining.yaml: retrain.systems: found '{named}', expected some of .*star") as refused:
+    settings = Retrain(systems=["star", system])
+    with pytest.raises(UserError, match=rf"^retraining.yaml: retrain.systems: found '{system}', expected some of .*star") as refusal:
         plan.make(Path(), settings, [], fused=fused, run=lambda _: None)
-    assert ("both" in str(refused.value).partition("expected")[2]) == fused
+    assert ("both" in str(refusal.value).partition("expected")[2]) == fused
     full_params["rounds"]["star"] = None
     worktree.write(full_params)
     before = Path("params.yaml").read_bytes()

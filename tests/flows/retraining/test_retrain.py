@@ -40,10 +40,10 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     (project.folder / "params.yaml").write_text((project.folder / "params.yaml").read_text() + "# a dirty tree\n")
     (project.folder / FILE).write_text(f"document {mark('document', 'x')} 2026-11-29\n")  # by retemper forget; not committed yet
     head, before = project.git("rev-parse", "HEAD"), project.git("status", "--porcelain")
-    said, warned = project.call("retrain")
-    assert said.splitlines()[-1] == "retraining promoted: a is the first champion"
-    assert warned.startswith("retemper: warning: params.yaml: found uncommitted changes, which this retraining does not use;")
-    assert warned.splitlines()[-1] == "retemper: warning: params.yaml: this retraining did not use the uncommitted changes"
+    output, warnings = project.call("retrain")
+    assert output.splitlines()[-1] == "retraining promoted: a is the first champion"
+    assert warnings.startswith("retemper: warning: params.yaml: found uncommitted changes, which this retraining does not use;")
+    assert warnings.splitlines()[-1] == "retemper: warning: params.yaml: this retraining did not use the uncommitted changes"
     first = project.champion()
     assert first
     assert (first.number, first.model, first.cause, first.replaced) == (1, "a", "first", None)
@@ -91,14 +91,14 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     assert third
     assert (third.digests, third.commit) == (first.digests, first.commit)
     assert "champion/3 is champion/1 again, the first champion: nothing before it" in project.call("champion", "rollback", status=2)[1]
-    told = json.loads(project.call("champion", "history", "--json")[0])[-1]
-    assert (told["result"], told["champion"], told["reason"]) == ("rollback", 3, "champion/1 again, by hand, in place of champion/2")
+    latest = json.loads(project.call("champion", "history", "--json")[0])[-1]
+    assert (latest["result"], latest["champion"], latest["reason"]) == ("rollback", 3, "champion/1 again, by hand, in place of champion/2")
     champion.choose(project.folder, "champion/2")
     champion.choose(project.folder, "a")
-    now = project.champion()
-    assert now
-    assert (now.number, now.commit) == (5, tip), "the model of the last retraining"
-    assert now.digests["encoder"] not in (first.digests["encoder"], second.digests["encoder"])
+    current = project.champion()
+    assert current
+    assert (current.number, current.commit) == (5, tip), "the model of the last retraining"
+    assert current.digests["encoder"] not in (first.digests["encoder"], second.digests["encoder"])
     champion.choose(project.folder, f"{second.commit}:a")
     last = project.champion()
     assert last and last.number == 6
@@ -106,9 +106,9 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
         champion.get_out(project.folder, last.commit, f"data/{kind}/a", out=project.folder / "served" / kind)
     assert json.loads((project.folder / "served/encoders/model").read_text()) == pytest.approx(0.7)
     assert (project.folder / "served/indexes").read_text() == "index of a"
-    for wanted, word in (("nobody", "no encoder nobody, expected one of a"), ("nowhere:a", "no commit nowhere")):
+    for name, word in (("nobody", "no encoder nobody, expected one of a"), ("nowhere:a", "no commit nowhere")):
         with pytest.raises(UserError, match=word):
-            champion.choose(project.folder, wanted)
+            champion.choose(project.folder, name)
 
 
 def test_a_promotion_with_a_guarantee(served: Any) -> None:
@@ -124,8 +124,8 @@ def test_a_promotion_with_a_guarantee(served: Any) -> None:
     line = project.retrain()
     assert line.startswith("retraining promoted: a against champion/1: nDCG@10 +0.2000 (lower bound +0.1")
     assert line.endswith(" on dev is > -0.0100; better than champion/1 (guaranteed: 146 of 200 dev queries, 0 of them new)")
-    now = project.champion()
-    assert (now.comparison["rule"], now.comparison["beaten"], list(now.comparison["against"])) == ("guaranteed", [1], ["1"])
+    current = project.champion()
+    assert (current.comparison["rule"], current.comparison["beaten"], list(current.comparison["against"])) == ("guaranteed", [1], ["1"])
     project.add(*[0.0] * 20)
     out, errors = project.call("retrain")
     assert "retraining refused: a against champion/2: nDCG@10 -0.3500" in out.splitlines()[-1]
@@ -186,13 +186,13 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     assert "nDCG@10 +0.2000" in out, "the bad batch is not in the data set"
     assert f"batch 000-bad: quarantined: 1 malformed line: {inbox / '000-bad/corpus.jsonl'}:2: not JSON" in out.replace("toy/../", "")
     assert "could not send the notice of quarantined" in errors
-    recorded = json.loads(project.git("show", "retemper/retraining:retraining.json"))["intake"]
-    assert [(batch["name"], batch["state"], batch["documents"]) for batch in recorded] == [
+    batches = json.loads(project.git("show", "retemper/retraining:retraining.json"))["intake"]
+    assert [(batch["name"], batch["state"], batch["documents"]) for batch in batches] == [
         ("000-bad", "quarantined", 1),
         ("001", "accepted", 10),
     ]
-    listed = json.loads(project.call("intake", "--json")[0])
-    assert [batch["state"] for batch in listed] == ["being written", "quarantined", "accepted"]
+    listing = json.loads(project.call("intake", "--json")[0])
+    assert [batch["state"] for batch in listing] == ["being written", "quarantined", "accepted"]
     assert "cannot be merged" in project.call("intake", "accept", "000-bad", status=2)[1]
     assert "batch 001: accepted" in project.call("intake", "check", str(inbox / "001"))[0]
     project.call("champion", "rollback")
@@ -201,14 +201,14 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     project.commit()
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml: promotion.rule: found 'bettr'")
     project.git("checkout", "--quiet", "--detach")
-    for follow, named in (("nowhere", "nowhere"), ("", '--follow ""')):
+    for follow, label in (("nowhere", "nowhere"), ("", '--follow ""')):
         out, errors = project.call("retrain", "--follow", follow, status=2)
-        assert errors.startswith(f"retemper: {named}: no such commit, branch or tag") and not out, "nothing began"
+        assert errors.startswith(f"retemper: {label}: no such commit, branch or tag") and not out, "nothing began"
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml"), "a detached HEAD is followed as well"
 
 
 @pytest.mark.parametrize(
-    ("problem", "said"),
+    ("problem", "message"),
     [
         (
             OSError(errno.ENOSPC, "No space left on device"),
@@ -220,38 +220,38 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     ],
 )
 def test_whatever_goes_wrong_is_one_line_of_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, message: str
 ) -> None:
     def work(*_: Any, **__: Any) -> Any:
         note = json.loads((tmp_path / history.AT_WORK).read_text())
         assert note["result"] == "killed", "what the next run finds, should this one be killed"
         raise problem
 
-    told: list[tuple[str, str]] = []
+    notices: list[tuple[str, str]] = []
     monkeypatch.setattr(retrain, "_retrain_once", work)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
-    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: told.append((event, text)))
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: notices.append((event, text)))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    ended = retrain.retrain(tmp_path)
-    assert (ended.result, ended.reason) == ("failed", said)
-    assert told == [("failed", f"{tmp_path.name}: retraining failed: {said}")]
-    assert [entry.reason for entry in history.read_history(tmp_path)] == [said]
+    outcome = retrain.retrain(tmp_path)
+    assert (outcome.result, outcome.reason) == ("failed", message)
+    assert notices == [("failed", f"{tmp_path.name}: retraining failed: {message}")]
+    assert [entry.reason for entry in history.read_history(tmp_path)] == [message]
     assert not (tmp_path / history.AT_WORK).exists()
-    assert capsys.readouterr().out.splitlines()[-1] == f"retraining failed: {said}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"retraining failed: {message}"
     dated = retrain.retrain(tmp_path, dated=True)
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"+00:00 {dated.line}"), "for a log"
 
 
 def test_a_wrong_key_in_export_yaml_is_a_failure_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a schedule fails every week, and nobody is told."""
-    told: list[tuple[str, str]] = []
-    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: told.append((event, text)))
+    """Otherwise a schedule would fail every week without a notice."""
+    notices: list[tuple[str, str]] = []
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: notices.append((event, text)))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / "export.yaml").write_text("wandbb: {}\n")
-    ended = retrain.retrain(tmp_path)
-    assert ended.result == "failed" and ended.reason.startswith("export.yaml: wandbb: ")
-    assert told == [("failed", f"{tmp_path.name}: retraining failed: {ended.reason}")]
-    assert history.read_history(tmp_path) == [ended]
+    outcome = retrain.retrain(tmp_path)
+    assert outcome.result == "failed" and outcome.reason.startswith("export.yaml: wandbb: ")
+    assert notices == [("failed", f"{tmp_path.name}: retraining failed: {outcome.reason}")]
+    assert history.read_history(tmp_path) == [outcome]
     assert not (tmp_path / history.AT_WORK).exists()
 
 
@@ -271,9 +271,9 @@ def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_no
     assert [entry.result for entry in history.read_history(tmp_path)] == ["killed", "failed", "failed"]
 
 
-def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
     digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
-    return champion.Champion(number, "a", cause, when, digests=digests, **more)
+    return champion.Champion(number, "a", cause, when, digests=digests, **fields)
 
 
 COMPARED = "a against champion/1: https://***@host is unavailable"
@@ -281,26 +281,26 @@ COMPARED = "a against champion/1: https://***@host is unavailable"
 
 def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     first, second = crowned(1, "first", "e1"), crowned(2, "promoted", "e2")
-    back = crowned(3, "rollback", "e1")
+    rollback = crowned(3, "rollback", "e1")
 
     def old(champions: list[champion.Champion], candidate: champion.Champion) -> int | None:
-        found = champion.find_rejected(champions, Parts({}, candidate.digests, {}))
-        return found.number if found else None
+        rejected = champion.find_rejected(champions, Parts({}, candidate.digests, {}))
+        return rejected.number if rejected else None
 
-    assert old([first, second, back], second) == 2
-    assert old([first, second, back], crowned(0, "", "e2", "c2")) == 2, "the same encoder over new data is still the one"
-    assert old([first, second, back, crowned(4, "data", "e1", "c2")], crowned(0, "", "e2", "c2")) == 2
-    assert old([first, second, back], crowned(0, "", "e3")) is None
-    assert old([first, second, back], crowned(0, "", "e1", "c2")) is None, "new data under the present model"
-    assert old([first, second, back], back) is None
+    assert old([first, second, rollback], second) == 2
+    assert old([first, second, rollback], crowned(0, "", "e2", "c2")) == 2, "the same encoder over new data is still the one"
+    assert old([first, second, rollback, crowned(4, "data", "e1", "c2")], crowned(0, "", "e2", "c2")) == 2
+    assert old([first, second, rollback], crowned(0, "", "e3")) is None
+    assert old([first, second, rollback], crowned(0, "", "e1", "c2")) is None, "new data under the present model"
+    assert old([first, second, rollback], rollback) is None
     assert old([first, second, crowned(3, "promoted", "e1")], second) is None, "nobody's hand"
     data = crowned(2, "data", "e1", "c2")
-    assert old([first, data, back], data) == 2
+    assert old([first, data, rollback], data) == 2
     assert old([], first) is None
 
 
 @pytest.mark.parametrize(
-    ("encoder", "corpus", "more", "champions", "result", "said"),
+    ("encoder", "corpus", "changes", "champions", "result", "message"),
     [
         ("e1", "c1", {}, [("first", "e1", "c1")], "unchanged", "a is champion/1 itself"),
         ("e1", "c2", {}, [("first", "e1", "c1")], "promoted", "a is the model of champion/1, with new data"),
@@ -325,20 +325,20 @@ def test_what_is_done_without_a_test(
     *,
     encoder: str,
     corpus: str,
-    more: dict[str, str],
+    changes: dict[str, str],
     champions: Any,
     result: str,
-    said: str,
+    message: str,
 ) -> None:
     """A pipeline that made `encoder` over `corpus`; what cannot be done without a comparison fails, and so does the checkout at the end."""
     monkeypatch.chdir(tmp_path)
-    outs = {"data/encoders/a": encoder, "data/indexes/a": more.get("index", f"{encoder}{corpus}"), "data/corpus": corpus}
-    tokenize = {"params": {"data/params.json": {"text": {"separator": more.get("separator", " ")}}}}
+    outs = {"data/encoders/a": encoder, "data/indexes/a": changes.get("index", f"{encoder}{corpus}"), "data/corpus": corpus}
+    tokenize = {"params": {"data/params.json": {"text": {"separator": changes.get("separator", " ")}}}}
     lock = {"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in outs.items()]}, "tokenize": tokenize}}
     Path("dvc.lock").write_text(json.dumps(lock))
     Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
-    there = [crowned(number, *one, settings={"text": {"separator": " "}}) for number, one in enumerate(champions, 1)]
-    made: list[champion.Champion] = []
+    records = [crowned(number, *entry, settings={"text": {"separator": " "}}) for number, entry in enumerate(champions, 1)]
+    crownings: list[champion.Champion] = []
 
     def git(*words: str, **_: object) -> str:
         if words[0] == "checkout":
@@ -351,32 +351,34 @@ def test_what_is_done_without_a_test(
     figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
     last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
     monkeypatch.setattr(history, "read_outcome", lambda *_: last)
-    monkeypatch.setattr(champion, "warn_if_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
+    monkeypatch.setattr(champion, "warn_if_lost", lambda _, current, __: print(f"champion/{current.number} is there"))
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
-    monkeypatch.setattr(outlook.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
+    monkeypatch.setattr(outlook.shrinkage, "refuse", lambda _, current, most, **__: print(f"champion/{current.number} may lose {most}"))
     monkeypatch.setattr(outlook.measurement, "warn_if_not_comparable", lambda *_, **__: print("comparable"))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
-    among: list[bool] = []
-    monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
-    Path("retraining.yaml").write_text(f"promotion: {{fusions: {str(not more).lower()}}}\n")
-    monkeypatch.setattr(champion, "read_champions", lambda _: there)
+    fusion_flags: list[bool] = []
+    monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: fusion_flags.append(fused) or "a")
+    Path("retraining.yaml").write_text(f"promotion: {{fusions: {str(not changes).lower()}}}\n")
+    monkeypatch.setattr(champion, "read_champions", lambda _: records)
     monkeypatch.setattr(champion, "record_of", lambda *_: {})
-    monkeypatch.setattr(champion, "crown", lambda _, new, *__: made.append(new))
+    monkeypatch.setattr(champion, "crown", lambda _, new, *__: crownings.append(new))
     monkeypatch.setattr(decision, "evaluate_champion", not_comparable)
     monkeypatch.setattr(retraining_tree, "git", git)
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
-    begun = history.Ended("1", "killed", "", "now")
+    record = history.Ended("1", "killed", "", "now")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
-    ended = retrain._retrain_once(tmp_path, tree, begun, check=lambda: None, processes=Processes(), display=Display())
+    outcome = retrain._retrain_once(tmp_path, tree, record, check=lambda: None, processes=Processes(), display=Display())
     out = capsys.readouterr().out.splitlines()
-    now = f"champion/{len(there)}"
-    assert out[:3] == [f"{now} is there", "pipeline prepare", f"{now} may lose 0.3"], "nothing else before the data are known to be whole"
+    label = f"champion/{len(records)}"
+    assert out[:3] == [f"{label} is there", "pipeline prepare", f"{label} may lose 0.3"], (
+        "nothing else before the data are known to be whole"
+    )
     assert out[3] == "comparable", "said before training"
     assert out[4].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
     assert out[5] == "pipeline"
-    assert ended.result == result
-    assert among == [not more], "promotion.fusions says whether a fusion may be the candidate"
-    assert said in ended.reason
-    assert "secret" not in ended.reason
-    assert [one.cause for one in made] == (["data"] if result == "promoted" else [])
+    assert outcome.result == result
+    assert fusion_flags == [not changes], "promotion.fusions says whether a fusion may be the candidate"
+    assert message in outcome.reason
+    assert "secret" not in outcome.reason
+    assert [crowning.cause for crowning in crownings] == (["data"] if result == "promoted" else [])

@@ -16,54 +16,58 @@ HYBRID = {"bm25": {"k1": 0.9}, "hybrid": {"first": "bm25", "second": "star_adore
 ROUND = {"init": "from_champion", "negatives": "none", "steps": 0}
 
 
-def start_of(recipe: dict[str, Any], model: str, **more: Any) -> Start:
+def start_of(recipe: dict[str, Any], model: str, **fields: Any) -> Start:
     dense = "star_adore" if model == "hybrid" else model
     fusion = HYBRID if model == "hybrid" else {}
-    return Start("champion/3", model, Parts({}, {}, {dense: "encoder"}, fusion), recipe, recipe, **{"origins": {}, "number": 3, **more})
+    return Start("champion/3", model, Parts({}, {}, {dense: "encoder"}, fusion), recipe, recipe, **{"origins": {}, "number": 3, **fields})
 
 
 def made(full_params: dict[str, Any], model: str, mode: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """What is set, and what the models are; the whole must be a valid params.yaml."""
-    found, origins = sections_of(mode, start_of(full_params, model), Retrain(**settings), sources={model: SOURCE})
-    check(full_params | found)
-    return found, origins
+    sections, origins = sections_of(mode, start_of(full_params, model), Retrain(**settings), sources={model: SOURCE})
+    check(full_params | sections)
+    return sections, origins
 
 
 @pytest.mark.parametrize("model", ["star", "init"])
 def test_the_query_tower_of_a_round(full_params: dict[str, Any], model: str) -> None:
     full_params["rounds"]["star"]["temperature"] = 0.1
-    found, origins = made(full_params, model, "query_tower", adore={"lr": 1e-4})
-    assert found["rounds"] == {model: ROUND}, "nothing but the champion's own document vectors"
-    assert found["encoders"] == {"from_champion": {"source": SOURCE}}
+    sections, origins = made(full_params, model, "query_tower", adore={"lr": 1e-4})
+    assert sections["rounds"] == {model: ROUND}, "nothing but the champion's own document vectors"
+    assert sections["encoders"] == {"from_champion": {"source": SOURCE}}
     own = {"temperature": 0.1} if model == "star" else {}
     entry = {"round": model, "negatives": "none", "replay": 0.25, "seed": 45, "lr": 1e-4}
-    assert found["adore"] == {f"{model}_queries": own | entry}
-    assert not any(found[section] for section in ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "fuse", "study"))
+    assert sections["adore"] == {f"{model}_queries": own | entry}
+    assert not any(
+        sections[section] for section in ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "fuse", "study")
+    )
     assert origins == {model: model, f"{model}_queries": model}
 
 
 def test_the_query_tower_of_a_fusion(full_params: dict[str, Any]) -> None:
     full_params["adore"]["star_adore"] |= {"loss": "ranknet", "steps": 9, "seed": 7}
-    found, origins = sections_of("query_tower", start_of(full_params, "hybrid"), Retrain(replay=0.5), sources={"star_adore": SOURCE})
-    check(full_params | found)
-    assert found["rounds"] == {"star_adore": ROUND}
+    sections, origins = sections_of("query_tower", start_of(full_params, "hybrid"), Retrain(replay=0.5), sources={"star_adore": SOURCE})
+    check(full_params | sections)
+    assert sections["rounds"] == {"star_adore": ROUND}
     entry = {"round": "star_adore", "negatives": "none", "loss": "ranknet", "replay": 0.5, "seed": 10}
-    assert found["adore"] == {"star_adore_queries": entry}, "the recipe's own, without its steps"
-    assert found["fuse"] == {"hybrid": {"first": "bm25", "second": "star_adore_queries", "method": "linear"}}, "its weight is chosen again"
-    assert "bm25" not in found, "BM25 is built as params.yaml says"
+    assert sections["adore"] == {"star_adore_queries": entry}, "the recipe's own, without its steps"
+    assert sections["fuse"] == {"hybrid": {"first": "bm25", "second": "star_adore_queries", "method": "linear"}}, (
+        "its weight is chosen again"
+    )
+    assert "bm25" not in sections, "BM25 is built as params.yaml says"
     assert origins == {"star_adore": "star_adore", "star_adore_queries": "star_adore", "hybrid": "hybrid"}
-    again = start_of(full_params, "hybrid", origins=origins, number=4)
-    again = replace(again, parts=replace(again.parts, encoders={"star_adore_queries": "encoder"}))
-    second, _ = sections_of("query_tower", again, Retrain(replay=0.5), sources={"star_adore_queries": SOURCE})
+    next_start = start_of(full_params, "hybrid", origins=origins, number=4)
+    next_start = replace(next_start, parts=replace(next_start.parts, encoders={"star_adore_queries": "encoder"}))
+    second, _ = sections_of("query_tower", next_start, Retrain(replay=0.5), sources={"star_adore_queries": SOURCE})
     entry["seed"] = 11
-    assert second == found | {"adore": {"star_adore_queries": entry}}, "the same names each time, other queries"
+    assert second == sections | {"adore": {"star_adore_queries": entry}}, "the same names each time, other queries"
 
 
 def test_one_more_round(full_params: dict[str, Any]) -> None:
     full_params["mine"]["warmup"]["relative_margin"] = 0.05
-    found, origins = made(full_params, "star", "continue", round={"lr": 1e-6})
-    assert found["rounds"]["star"] == ROUND
-    assert found["rounds"]["star_continued"] == {
+    sections, origins = made(full_params, "star", "continue", round={"lr": 1e-6})
+    assert sections["rounds"]["star"] == ROUND
+    assert sections["rounds"]["star_continued"] == {
         "loss": "ranknet",
         "in_batch": True,
         "window": [1, 20],
@@ -75,32 +79,34 @@ def test_one_more_round(full_params: dict[str, Any]) -> None:
         "split_seed": 3,
         "lr": 1e-6,
     }
-    assert found["mine"] == {"star": {"search": "embeddings", "depth": 200, "relative_margin": 0.05}}, "by the champion, over all documents"
-    assert found["adore"] == found["fuse"] == {}
+    assert sections["mine"] == {"star": {"search": "embeddings", "depth": 200, "relative_margin": 0.05}}, (
+        "by the champion, over all documents"
+    )
+    assert sections["adore"] == sections["fuse"] == {}
     assert origins == {"star": "star", "star_continued": "star"}
     assert made(full_params, "warmup", "continue")[0]["rounds"]["warmup_continued"]["negatives"] == "bm25"
     assert made(full_params, "warmup", "continue")[0]["mine"] == {}
 
 
 def test_one_more_round_of_a_query_tower(full_params: dict[str, Any]) -> None:
-    found, origins = sections_of("continue", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
-    check(full_params | found)
-    assert list(found["rounds"]) == ["star_adore", "star_adore_round"]
-    assert found["rounds"]["star_adore_round"]["loss"] == "ranknet"
-    assert found["adore"] == {"star_adore_continued": {"round": "star_adore_round", "negatives": "none", "loss": "lambda"}}
-    assert found["fuse"]["hybrid"]["second"] == "star_adore_continued"
+    sections, origins = sections_of("continue", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
+    check(full_params | sections)
+    assert list(sections["rounds"]) == ["star_adore", "star_adore_round"]
+    assert sections["rounds"]["star_adore_round"]["loss"] == "ranknet"
+    assert sections["adore"] == {"star_adore_continued": {"round": "star_adore_round", "negatives": "none", "loss": "lambda"}}
+    assert sections["fuse"]["hybrid"]["second"] == "star_adore_continued"
     assert set(origins.values()) == {"star_adore", "hybrid"}
 
 
 def test_an_index_is_made_as_the_champion_is_served(full_params: dict[str, Any]) -> None:
     start = start_of(full_params, "hybrid", origins={"star_adore": "star_adore"})
-    own = full_params | {"bm25": {"k1": 1.5}}
-    found, origins = sections_of("index", replace(start, own=own), Retrain(), sources={"star_adore": SOURCE})
-    check(full_params | found)
-    assert found["rounds"] == {"star_adore": ROUND}
-    assert found["adore"] == {}
-    assert found["fuse"] == {"hybrid": HYBRID["hybrid"]}, "with its weight"
-    assert (found["bm25"], origins) == ({"k1": 1.5}, {"star_adore": "star_adore"})
+    params = full_params | {"bm25": {"k1": 1.5}}
+    sections, origins = sections_of("index", replace(start, own=params), Retrain(), sources={"star_adore": SOURCE})
+    check(full_params | sections)
+    assert sections["rounds"] == {"star_adore": ROUND}
+    assert sections["adore"] == {}
+    assert sections["fuse"] == {"hybrid": HYBRID["hybrid"]}, "with its weight"
+    assert (sections["bm25"], origins) == ({"k1": 1.5}, {"star_adore": "star_adore"})
 
 
 JPQ = {"round": "star", "negatives": "none", "index": "OPQ24,IVF1,PQ24x8", "centroids": True, "centroid_lr": 1e-5, "nprobe": 3, "lr": 1e-6}
@@ -119,26 +125,26 @@ def test_a_champion_with_an_index_of_its_own(mode: Any, full_params: dict[str, A
     """Its documents are a round's, and its index is filled with them; only another document tower needs another index."""
     start = packed(full_params)
     assert refusals(start) == {}
-    found, origins = sections_of(mode, start, Retrain(adore={"steps": 7}), sources={"star_adore": SOURCE})
-    check(full_params | found)
-    assert found["rounds"]["star_adore_documents"] == ROUND
+    sections, origins = sections_of(mode, start, Retrain(adore={"steps": 7}), sources={"star_adore": SOURCE})
+    check(full_params | sections)
+    assert sections["rounds"]["star_adore_documents"] == ROUND
     if mode == "index":
-        assert found["adore"] == {"star_adore": {"round": "star_adore_documents", "negatives": "none", "steps": 0} | GIVEN}
-        assert candidates(mode, start, found) == ["hybrid"]
-        assert found["failures"]["model"] == "hybrid"
+        assert sections["adore"] == {"star_adore": {"round": "star_adore_documents", "negatives": "none", "steps": 0} | GIVEN}
+        assert candidates(mode, start, sections) == ["hybrid"]
+        assert sections["failures"]["model"] == "hybrid"
         assert origins == {"star_adore": "star_adore"}
         return
-    trained = {"query_tower": "star_adore_queries", "continue": "star_adore_continued"}[mode]
+    tower = {"query_tower": "star_adore_queries", "continue": "star_adore_continued"}[mode]
     if mode == "query_tower":
-        own = {"round": "star_adore_documents", "negatives": "none", "lr": 1e-6, "replay": 0.25, "seed": 45, "steps": 7}
-        assert found["adore"] == {trained: GIVEN | own}
+        entry = {"round": "star_adore_documents", "negatives": "none", "lr": 1e-6, "replay": 0.25, "seed": 45, "steps": 7}
+        assert sections["adore"] == {tower: GIVEN | entry}
     else:
-        assert found["rounds"]["star_adore_round"]["negatives"] == "star_adore_documents" == next(iter(found["mine"]))
-        assert found["adore"] == {trained: JPQ | {"round": "star_adore_round"}}, "trained anew on the new vectors"
-    able = candidates(mode, start, found)
-    assert found["failures"]["model"] == "hybrid"
-    assert able and trained in able and "hybrid" in able
-    assert not {"star_adore_documents", "star_adore_round"} & set(able), "rounds are searched uncompressed, which it was not"
+        assert sections["rounds"]["star_adore_round"]["negatives"] == "star_adore_documents" == next(iter(sections["mine"]))
+        assert sections["adore"] == {tower: JPQ | {"round": "star_adore_round"}}, "trained anew on the new vectors"
+    names = candidates(mode, start, sections)
+    assert sections["failures"]["model"] == "hybrid"
+    assert names and tower in names and "hybrid" in names
+    assert not {"star_adore_documents", "star_adore_round"} & set(names), "rounds are searched uncompressed, which it was not"
     assert set(origins.values()) == {"star_adore", "hybrid"}
 
 
@@ -149,7 +155,7 @@ def test_any_system_of_a_retraining_may_become_champion_but_where_nothing_is_tra
 
 
 @pytest.mark.parametrize(
-    ("model", "mode", "named", "able"),
+    ("model", "mode", "named", "expected"),
     [
         ("star_adore", "continue", ["star_adore"], ["star_adore", "star_adore_continued"]),
         ("star_adore", "continue", ["star", "star_adore"], ["star_adore", "star_adore_round", "star_adore_continued"]),
@@ -160,19 +166,19 @@ def test_any_system_of_a_retraining_may_become_champion_but_where_nothing_is_tra
     ],
 )
 def test_what_takes_the_place_of_a_champion_is_named_too(
-    model: str, mode: Any, named: list[str], able: list[str], full_params: dict[str, Any]
+    model: str, mode: Any, named: list[str], expected: list[str], full_params: dict[str, Any]
 ) -> None:
     start = start_of(full_params, model)
     assert refusals(start, named=named) == {}
-    found, _ = sections_of(mode, start, Retrain(), sources={"star_adore" if model == "hybrid" else model: SOURCE})
-    assert candidates(mode, start, found, named=named) == able
+    sections, _ = sections_of(mode, start, Retrain(), sources={"star_adore" if model == "hybrid" else model: SOURCE})
+    assert candidates(mode, start, sections, named=named) == expected
 
 
 def test_the_round_below_a_compressed_champion_is_no_candidate_even_where_its_entry_is_named(full_params: dict[str, Any]) -> None:
     start = packed(full_params)
-    found, _ = sections_of("continue", start, Retrain(), sources={"star_adore": SOURCE})
-    assert candidates("continue", start, found, named=["star", "star_adore", "hybrid"]) == ["star_adore_continued", "hybrid"]
-    assert candidates("continue", start, found, named=["hybrid"]) == ["hybrid"]
+    sections, _ = sections_of("continue", start, Retrain(), sources={"star_adore": SOURCE})
+    assert candidates("continue", start, sections, named=["star", "star_adore", "hybrid"]) == ["star_adore_continued", "hybrid"]
+    assert candidates("continue", start, sections, named=["hybrid"]) == ["hybrid"]
 
 
 def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
@@ -185,8 +191,8 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     longer = full_params | {"tokenize": full_params["tokenize"] | {"document_length": 96}}
     assert set(refusals(replace(start, recipe=longer))) == {"query_tower", "index"}
     assert refusals(replace(start, lost="not kept")) == dict.fromkeys(("query_tower", "index"), "not kept")
-    lacks = "champion/3 comes from star_adore, which retrain.systems lacks"
-    assert refusals(start, named=["hybrid"]) == dict.fromkeys(("continue", "query_tower", "index"), lacks), "it was set by hand"
+    message = "champion/3 comes from star_adore, which retrain.systems lacks"
+    assert refusals(start, named=["hybrid"]) == dict.fromkeys(("continue", "query_tower", "index"), message), "it was set by hand"
     full_params["rounds"]["star"]["loss"] = "kl"
     assert set(refusals(start)) == {"continue"}
     with pytest.raises(
@@ -198,10 +204,10 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
 
 def test_baselines_are_those_that_a_retraining_has(full_params: dict[str, Any]) -> None:
     full_params["report"]["baselines"] = ["bm25", "init", "star", "star_adore"]
-    found, _ = sections_of("index", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
+    sections, _ = sections_of("index", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
     with pytest.raises(UserError, match=r"^params\.yaml: report\.baselines: found 'star', expected one of bm25, star_adore"):
-        check(full_params | found)
-    baselines = baselines_of(found, full_params)
+        check(full_params | sections)
+    baselines = baselines_of(sections, full_params)
     assert baselines == {"report.baselines": ["bm25", "star_adore"]}
-    check(full_params | found | {"report": {**full_params["report"], "baselines": baselines["report.baselines"]}})
-    assert baselines_of(found, {"report": {}}) == {}
+    check(full_params | sections | {"report": {**full_params["report"], "baselines": baselines["report.baselines"]}})
+    assert baselines_of(sections, {"report": {}}) == {}

@@ -33,8 +33,8 @@ def pair(retraining: Any, server_url: str) -> tuple[Any, Any]:
 
 
 def outcomes(project: Any) -> list[tuple[str, str, int | None]]:
-    found = [one for one in history.read_history(project.folder) if one.commit]
-    return sorted((one.id, one.result, one.champion) for one in found)
+    entries = [entry for entry in history.read_history(project.folder) if entry.commit]
+    return sorted((entry.id, entry.result, entry.champion) for entry in entries)
 
 
 def test_the_second_decides_again(pair: tuple[Any, Any]) -> None:
@@ -57,7 +57,7 @@ def test_the_second_decides_again(pair: tuple[Any, Any]) -> None:
     assert first.retrain().startswith("retraining refused: a against champion/2: nDCG@10 -0.2000 on dev")
     assert machines.fetch(second.folder) == machines.Met()
     assert champion.read_champions(first.folder) == champion.read_champions(second.folder)
-    assert [(one.number, one.cause, one.replaced) for one in champion.read_champions(first.folder)] == [
+    assert [(entry.number, entry.cause, entry.replaced) for entry in champion.read_champions(first.folder)] == [
         (1, "first", None),
         (2, "promoted", 1),
     ]
@@ -88,7 +88,7 @@ def test_what_was_decided_without_the_remote_is_settled_when_it_is_back(pair: tu
 
 
 def test_a_rollback_during_a_retraining(pair: tuple[Any, Any]) -> None:
-    """By hand, on the other machine, and fetched here by whoever: the comparison is made again."""
+    """Done by hand on the other machine and fetched here: the comparison is made again."""
     _, second = pair
     second.retrain()
     second.add(*[1.2] * 20)
@@ -101,4 +101,4 @@ def test_a_rollback_during_a_retraining(pair: tuple[Any, Any]) -> None:
     assert process.returncode == 0, errors
     assert "the champion was changed by hand, or by another machine, during this retraining; deciding again" in out
     assert out.splitlines()[-1].startswith("retraining promoted: a against champion/2: ")
-    assert [one.replaced for one in champion.read_champions(second.folder)] == [None, 1, 2]
+    assert [entry.replaced for entry in champion.read_champions(second.folder)] == [None, 1, 2]

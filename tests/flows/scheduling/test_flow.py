@@ -17,22 +17,22 @@ from flows.scheduling import flow
 def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each minute, perhaps."""
+    """A schedule may start one every minute."""
 
-    def work(_project: Path, _tree: Any, begun: Any, **given: Any) -> Any:
-        pipeline.run_pipeline(**given)
-        return replace(begun, result="unchanged", reason="as it was")
+    def work(_project: Path, _tree: Any, record: Any, **options: Any) -> Any:
+        pipeline.run_pipeline(**options)
+        return replace(record, result="unchanged", reason="as it was")
 
-    told: list[str] = []
+    events: list[str] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(retrain, "_retrain_once", work)
     monkeypatch.setattr(pipeline.run, "run", lambda *_, quiet, **__: None if quiet else print("a table"))
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
-    monkeypatch.setattr(retrain.notify, "notify", lambda event, *_, **__: told.append(event))
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, *_, **__: events.append(event))
     monkeypatch.setattr(flow, "get_run_logger", lambda: logging.getLogger("a test's"))
     monkeypatch.setattr(flow, "_publish", lambda *_: None)
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     assert flow.scheduled.fn().name == "Unchanged"
     (line,) = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"[\dT:.-]+\+00:00 retraining unchanged: as it was", line)
-    assert told == []
+    assert events == []

@@ -42,8 +42,8 @@ def test_the_automation_awaits_every_end() -> None:
 
 
 def test_the_frequency_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, seconds in (("", 60), ("120", 120), ("5", 30), ("often", 60)):
-        monkeypatch.setenv(heartbeats.FREQUENCY, given)
+    for value, seconds in (("", 60), ("120", 120), ("5", 30), ("often", 60)):
+        monkeypatch.setenv(heartbeats.FREQUENCY, value)
         assert heartbeats.frequency() == seconds
 
 
@@ -62,8 +62,10 @@ def test_registering_again_updates_the_automation(retraining: Any, server_url: s
         subprocess.run(
             command, env=retraining.environment | {"PREFECT_API_URL": server_url}, cwd=retraining.folder, check=True, timeout=300
         )
-    ours = [one for one in ask(server_url, "/automations/filter", sort="CREATED_DESC") if TAG in one["name"]]
-    assert [(one["name"], one["trigger"]["within"], one["enabled"]) for one in ours] == [(f"Crash silent runs of {TAG}", 600, True)]
+    ours = [automation for automation in ask(server_url, "/automations/filter", sort="CREATED_DESC") if TAG in automation["name"]]
+    assert [(automation["name"], automation["trigger"]["within"], automation["enabled"]) for automation in ours] == [
+        (f"Crash silent runs of {TAG}", 600, True)
+    ]
 
 
 def ask(url: str, path: str, **query: Any) -> Any:
@@ -74,19 +76,19 @@ def ask(url: str, path: str, **query: Any) -> Any:
 
 def runs(url: str, deployment: str) -> list[tuple[str, str]]:
     """State and message of the deployment's run, then of the pipeline in it."""
-    (found,) = ask(url, "/deployments/filter", deployments={"name": {"any_": [deployment]}})
-    outer = ask(url, "/flow_runs/filter", flow_runs={"deployment_id": {"any_": [found["id"]]}})
-    begun = [run for run in outer if run["state"]["type"] != "SCHEDULED"]
-    inner = ask(url, "/flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run["id"] for run in begun]}}) if begun else []
-    return [(run["state"]["name"], run["state"]["message"] or "") for run in (*begun, *inner)]
+    (record,) = ask(url, "/deployments/filter", deployments={"name": {"any_": [deployment]}})
+    outer = ask(url, "/flow_runs/filter", flow_runs={"deployment_id": {"any_": [record["id"]]}})
+    started = [run for run in outer if run["state"]["type"] != "SCHEDULED"]
+    inner = ask(url, "/flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run["id"] for run in started]}}) if started else []
+    return [(run["state"]["name"], run["state"]["message"] or "") for run in (*started, *inner)]
 
 
 def ancestors(process: int) -> list[int]:
-    found = []
+    processes = []
     while process > 1:
-        found.append(process)
+        processes.append(process)
         process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
+    return processes
 
 
 POOL = """
@@ -110,8 +112,8 @@ with get_client(sync_client=True) as client:
 def worker(project: Any, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker that runs one run at a time, with the environment of `project`; only the deployment says how often a heart beats."""
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "mortal", "--limit", "1", "--name", name]
-    kept = {name: value for name, value in project.environment.items() if name != heartbeats.FREQUENCY}
-    process = subprocess.Popen(command, env=kept, cwd=project.folder.parent, start_new_session=True)
+    environment = {name: value for name, value in project.environment.items() if name != heartbeats.FREQUENCY}
+    process = subprocess.Popen(command, env=environment, cwd=project.folder.parent, start_new_session=True)
     try:
         yield process
     finally:  # asked to end (SIGTERM), a worker may take minutes
@@ -134,7 +136,12 @@ def test_a_killed_worker_is_crashed_and_a_long_run_is_not(retraining: Any, serve
 
     def python(*arguments: str) -> None:
         subprocess.run(
-            [sys.executable, *arguments], env=killed.environment, cwd=killed.folder, check=True, capture_output=True, timeout=300
+            [sys.executable, *arguments],
+            env=killed.environment,
+            cwd=killed.folder,
+            check=True,
+            capture_output=True,
+            timeout=300,
         )
 
     python("-c", POOL)

@@ -51,12 +51,15 @@ def test_refusals(retraining: Any) -> None:
 
 
 def test_an_unknown_block_or_pool_is_refused(retraining: Any, server_url: str) -> None:
-    known = {"PREFECT_API_URL": server_url}
-    errors = retraining.call("schedule", "--interval", "60", status=2, RETEMPER_NOTIFY_BLOCK="slack-webhook/nobody", **known)[1]
+    environment = {"PREFECT_API_URL": server_url}
+    errors = retraining.call("schedule", "--interval", "60", status=2, RETEMPER_NOTIFY_BLOCK="slack-webhook/nobody", **environment)[1]
     assert errors == "retemper: RETEMPER_NOTIFY_BLOCK: slack-webhook/nobody: no such block on the Prefect server, " + (
         "expected KIND/NAME; create it on the server's page\n"
     )
-    assert "--pool nowhere: no such work pool" in retraining.call("schedule", "--interval", "60", "--pool", "nowhere", status=2, **known)[1]
+    assert (
+        "--pool nowhere: no such work pool"
+        in retraining.call("schedule", "--interval", "60", "--pool", "nowhere", status=2, **environment)[1]
+    )
 
 
 def test_a_lasting_server_keeps_its_port(tmp_path: Path) -> None:
@@ -130,14 +133,14 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
         names.append(schedule.default_name())
     assert len(set(names)) == 2
     assert all(name.startswith("toy-") for name in names)
-    there = SimpleNamespace(work_pool_name=None, tags=[schedule.folder_tag()])
-    client = SimpleNamespace(read_deployment_by_name=lambda _: there)
+    deployment = SimpleNamespace(work_pool_name=None, tags=[schedule.folder_tag()])
+    client = SimpleNamespace(read_deployment_by_name=lambda _: deployment)
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: nullcontext(client))
     schedule.refuse_others("n", schedule.folder_tag())
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="retemper-retraining/n: this deployment belongs to another folder"):
         schedule.refuse_others("n", schedule.folder_tag())
-    there.work_pool_name, there.tags = "gpus", [schedule.folder_tag(machine="")]
+    deployment.work_pool_name, deployment.tags = "gpus", [schedule.folder_tag(machine="")]
     with pytest.raises(UserError, match="the workers of pool gpus run this deployment"):
         schedule.refuse_others("n", schedule.folder_tag())
     schedule.refuse_others("n", schedule.folder_tag(machine=""), pool=True)
@@ -155,8 +158,8 @@ class Served:
     def said(self, pattern: str, seconds: float) -> str:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if found := re.search(pattern, "".join(self.lines)):
-                return found[0]
+            if match := re.search(pattern, "".join(self.lines)):
+                return match[0]
             assert self.process.poll() is None, "".join(self.lines) + self.process.stderr.read()
             time.sleep(0.2)
         raise AssertionError(f"{pattern} was not said:\n" + "".join(self.lines))
@@ -175,11 +178,11 @@ class Served:
     def runs(self) -> list[tuple[str, str]]:
         """Name and message of the state of every retraining that has begun, in order."""
         flows = self.ask("/flow_runs/filter", flows={"name": {"any_": ["retemper-retraining"]}}, sort="EXPECTED_START_TIME_ASC")
-        begun = [run["state"] for run in flows if run["state"]["type"] != "SCHEDULED"]
-        return [(state["name"], state["message"] or "") for state in begun]
+        started = [run["state"] for run in flows if run["state"]["type"] != "SCHEDULED"]
+        return [(state["name"], state["message"] or "") for state in started]
 
     def stop(self, number: int) -> None:
-        """Ended by the signal, and nothing is left."""
+        """Stop it by the signal; no process is left."""
         self.process.send_signal(number)
         assert self.process.wait(timeout=300) == (0 if number != signal.SIGKILL else -9)
         assert self.project.gone(), self.project.processes()
@@ -187,21 +190,21 @@ class Served:
 
 def ancestors(process: int) -> list[tuple[int, str]]:
     """Process ids and command lines, from `process` upwards."""
-    found = []
+    processes = []
     while process > 1:
-        found.append((process, Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()))
+        processes.append((process, Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()))
         process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
+    return processes
 
 
 @contextmanager
 def serving(project: Any, *arguments: str) -> Iterator[Served]:
-    served = Served(project, *arguments)
+    scheduler = Served(project, *arguments)
     try:
-        yield served
+        yield scheduler
     finally:
-        served.process.kill()
-        served.process.wait()
+        scheduler.process.kill()
+        scheduler.process.wait()
 
 
 @pytest.mark.heavy
@@ -210,8 +213,8 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
     project = retraining
     del project.environment[FORKS]  # each run starts a server of its own, as a scheduled one does
     every_minute = ("--cron", "* * * * *")
-    with serving(project, *every_minute) as served:
-        served.said("retraining promoted: a is the first champion", 600)
+    with serving(project, *every_minute) as scheduler:
+        scheduler.said("retraining promoted: a is the first champion", 600)
         first = project.champion()
         assert first.number == 1
         project.add(*[0.9] * 10)
@@ -224,41 +227,43 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 30), "the stage ended with it"
         assert project.champion() == first
         project.act("")
-        served.said("retraining promoted: a against champion/1", 600)
+        scheduler.said("retraining promoted: a against champion/1", 600)
         second = project.champion()
         assert (second.number, second.replaced) == (2, 1)
         project.add(*[0.0] * 20)
-        served.said("retraining refused: a against champion/2", 600)
+        scheduler.said("retraining refused: a against champion/2", 600)
         assert project.champion() == second
-        assert project.wait_until(lambda: "Refused" in dict(served.runs()), 60)
-        states = served.runs()
-        told = [name for name, _ in states if name in ("Promoted", "Crashed", "Refused")]
-        assert told == ["Promoted", "Crashed", "Promoted", "Refused"]
-        url, deployments = served.url, served.ask("/deployments/filter", limit=10)
-        keys = {artifact["key"] for artifact in served.ask("/artifacts/filter", limit=200)}
+        assert project.wait_until(lambda: "Refused" in dict(scheduler.runs()), 60)
+        states = scheduler.runs()
+        names = [name for name, _ in states if name in ("Promoted", "Crashed", "Refused")]
+        assert names == ["Promoted", "Crashed", "Promoted", "Refused"]
+        url, deployments = scheduler.url, scheduler.ask("/deployments/filter", limit=10)
+        keys = {artifact["key"] for artifact in scheduler.ask("/artifacts/filter", limit=200)}
         assert {"retraining", "report", "metrics"} <= keys
-        print("\n".join(served.lines), states, keys)
-        served.stop(signal.SIGTERM)
+        print("\n".join(scheduler.lines), states, keys)
+        scheduler.stop(signal.SIGTERM)
 
-    with serving(project, *every_minute) as served:
-        assert served.url == url, "the page has kept its address"
-        served.said(" as retemper-retraining/", 400)
-        assert [one["id"] for one in served.ask("/deployments/filter", limit=10)] == [one["id"] for one in deployments]
-        assert served.runs()[: len(states)] == states, "the history has outlived the server"
+    with serving(project, *every_minute) as scheduler:
+        assert scheduler.url == url, "the page has kept its address"
+        scheduler.said(" as retemper-retraining/", 400)
+        assert [deployment["id"] for deployment in scheduler.ask("/deployments/filter", limit=10)] == [
+            deployment["id"] for deployment in deployments
+        ]
+        assert scheduler.runs()[: len(states)] == states, "the history has outlived the server"
         project.add(*[2.0] * 40)
         project.act("hang")
         project.at_work(400)
-        served.stop(signal.SIGKILL)  # all of it, with a run in progress
+        scheduler.stop(signal.SIGKILL)  # all of it, with a run in progress
         assert project.champion() == second
     project.act("")
 
-    with serving(project, *every_minute) as served:
-        served.said("1 killed runs are marked Crashed", 400)
-        assert [name for name, _ in served.runs()].count("Running") == 0
-        served.said("retraining promoted: a against champion/2", 600)
+    with serving(project, *every_minute) as scheduler:
+        scheduler.said("1 killed runs are marked Crashed", 400)
+        assert [name for name, _ in scheduler.runs()].count("Running") == 0
+        scheduler.said("retraining promoted: a against champion/2", 600)
         assert project.champion().number == 3
-        print(served.runs())
-        served.stop(signal.SIGINT)
+        print(scheduler.runs())
+        scheduler.stop(signal.SIGINT)
     history = json.loads(project.call("champion", "history", "--json")[0])
     results = [entry["result"] for entry in history if entry["result"] != "unchanged"]
     assert results == ["promoted", "killed", "promoted", "refused", "killed", "promoted"]

@@ -28,16 +28,16 @@ SYSTEMS += ["--documents", "data/corpus/documents.parquet", "--tokens", "data/to
 
 @pytest.mark.parametrize("model", ["hybrid", "warmup"])
 def test_an_export_answers_as_the_workspace_does(model: str, crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
-    now = crown(model)
+    current = crown(model)
     export(project, tmp_path / "out", documents=True)
     systems = open_systems(arguments().parse_args(SYSTEMS))
-    served = load(tmp_path / "out")
+    exported = load(tmp_path / "out")
     for k in (1, 10):
-        for query, found in zip(QUERIES, served.search(QUERIES, k), strict=True):
-            wanted = systems.search(query, model, k)
-            assert (list(found.documents), list(found.scores)) == (list(wanted.documents), list(wanted.scores)), "to the last bit"
+        for query, actual in zip(QUERIES, exported.search(QUERIES, k), strict=True):
+            expected = systems.search(query, model, k)
+            assert (list(actual.documents), list(actual.scores)) == (list(expected.documents), list(expected.scores)), "to the last bit"
     record = read_record(tmp_path / "out")
-    assert (record.model, record.label) == (model, f"champion/{now.number} {model}")
+    assert (record.model, record.label) == (model, f"champion/{current.number} {model}")
     assert record.query == {"prefix": "", "max_length": 32}
     assert (record.document["max_length"], record.document["titles"], record.document["separator"]) == (24, False, " ")
     assert record.files == {name: list(value) for name, value in file_digests(tmp_path / "out").items()}
@@ -49,12 +49,12 @@ def test_the_whole_export_by_the_command(
     """Files, vectors against the index, card against what it was made from, and its upload, taken apart."""
     crown("hybrid")
     out = tmp_path / "out"
-    sent = FakeHub(monkeypatch)
-    given = ["champion", "export", str(out), "--with-documents", "--vectors", "--push-to-hub", "me/hybrid"]
-    assert main(given) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("champion/1: hybrid, nDCG@10 ")
-    assert told.err == "pushed to https://hub.example/me/hybrid\n"
+    fake_hub = FakeHub(monkeypatch)
+    command = ["champion", "export", str(out), "--with-documents", "--vectors", "--push-to-hub", "me/hybrid"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("champion/1: hybrid, nDCG@10 ")
+    assert printed.err == "pushed to https://hub.example/me/hybrid\n"
     folders = {path.relative_to(out).parts[0] for path in out.rglob("*")}
     assert folders == {
         "README.md", "bm25", "champion.json", "documents.parquet", "encoder", "index", "serving.json", "vectors.parquet"
@@ -90,13 +90,13 @@ def test_the_whole_export_by_the_command(
     assert "- articles" not in text, "which no stage of it reads"
     assert str(tmp_path) not in page and "small@example.com" not in page, "no place and no person"
 
-    again = sent.folder(tmp_path / "hub")
-    lists = (load(folder).search(QUERIES, 5) for folder in (out, again))
+    pushed = fake_hub.folder(tmp_path / "hub")
+    lists = (load(folder).search(QUERIES, 5) for folder in (out, pushed))
     assert all(list(one.scores) == list(other.scores) for one, other in zip(*lists, strict=True)), "what the hub has serves, too"
-    assert (again / "router_config.json").exists() and sent.private
+    assert (pushed / "router_config.json").exists() and fake_hub.private
     from sentence_transformers import SentenceTransformer
 
-    vector = SentenceTransformer(str(again), device="cpu").encode_query(["a river"])
+    vector = SentenceTransformer(str(pushed), device="cpu").encode_query(["a river"])
     assert np.isfinite(vector).all()
 
 
@@ -116,8 +116,8 @@ def test_no_file_of_an_export_names_a_folder_of_this_machine(crown: Callable[[st
     subprocess.run([*GIT, "commit", "--quiet", "-am", "a source elsewhere"], check=True)
     crown("hybrid")
     export(project, tmp_path / "out", documents=True)
-    named = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
-    assert named == []
+    names = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
+    assert names == []
     assert json.loads((tmp_path / "out/champion.json").read_text())["data"]["source"] == "beir:scifact"
 
 
@@ -140,13 +140,13 @@ class FakeHub:
 
         def create_commit(_: Any, repo: str, operations: list[Any], commit_message: str) -> None:
             assert (repo, commit_message) == ("me/hybrid", "Export champion/1 hybrid")
-            self.operations = [(one.path_in_repo, Path(one.path_or_fileobj).read_bytes()) for one in operations]
+            self.operations = [(operation.path_in_repo, Path(operation.path_or_fileobj).read_bytes()) for operation in operations]
 
         monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
         monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", create_commit)
 
     def folder(self, folder: Path) -> Path:
-        """What was sent, as someone who downloads it has it."""
+        """What was uploaded, as a download would have it."""
         for name, content in self.operations:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
@@ -182,8 +182,8 @@ def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
     from tasks.core.tables.schemas import DOCUMENTS
 
     folder, tokens = tmp_path / "embeddings", tmp_path / "tokens"
-    for one in (folder, tokens):
-        one.mkdir()
+    for path in (folder, tokens):
+        path.mkdir()
     rows = [{"id": f"d{n}", "title": f"t{n}", "text": f"text {n}"} for n in range(3)]
     import pyarrow as pa
 
@@ -194,16 +194,16 @@ def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
     np.save(folder / "00000.npy", drawn[:2])
     np.save(folder / "00001.npy", drawn[2:])
     write_manifest(folder, Manifest(6, 4, "float32", [2, 4], "", "", 8, ""), tokens)
-    found = pa.concat_tables(vectors.rows(open_embeddings(folder), tmp_path / "documents.parquet"))
-    assert found["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
-    assert found["id"].to_pylist() == ["d0", "d1", "d1", "d1", "d2", "d2"]
-    assert found["passage"].to_pylist() == [0, 0, 1, 2, 0, 1]
-    assert found["text"].to_pylist() == ["text 0", "text 1", "text 1", "text 1", "text 2", "text 2"]
-    assert np.array_equal(np.stack(found["vector"].to_numpy()), drawn)
+    table = pa.concat_tables(vectors.rows(open_embeddings(folder), tmp_path / "documents.parquet"))
+    assert table["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    assert table["id"].to_pylist() == ["d0", "d1", "d1", "d1", "d2", "d2"]
+    assert table["passage"].to_pylist() == [0, 0, 1, 2, 0, 1]
+    assert table["text"].to_pylist() == ["text 0", "text 1", "text 1", "text 1", "text 2", "text 2"]
+    assert np.array_equal(np.stack(table["vector"].to_numpy()), drawn)
 
 
 @pytest.mark.parametrize(
-    ("source", "shown"),
+    ("source", "expected"),
     [
         ("demo", "demo"),
         ("beir:../data/scifact", "beir:scifact"),
@@ -214,16 +214,16 @@ def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
         ("package:cognition/model", "package:cognition/model"),
     ],
 )
-def test_a_card_names_no_folder_of_a_machine(source: str, shown: str) -> None:
-    assert card.without_folder(source) == shown
+def test_a_card_names_no_folder_of_a_machine(source: str, expected: str) -> None:
+    assert card.without_folder(source) == expected
 
 
 def damage(folder: Path, name: str) -> None:
     """Change one byte of a file, in a copy of its own."""
-    held = bytearray((folder / name).read_bytes())
-    held[len(held) // 2] ^= 1
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
     (folder / name).unlink()
-    (folder / name).write_bytes(held)
+    (folder / name).write_bytes(content)
 
 
 def test_a_damaged_export_is_refused_in_one_line(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
@@ -232,11 +232,11 @@ def test_a_damaged_export_is_refused_in_one_line(crown: Callable[[str], Any], pr
     export(project, out)
     with pytest.raises(UserError, match="out: not empty, expected a new folder"):
         export(project, out)
-    whole = (out / "index/owners.npy").read_bytes()
+    content = (out / "index/owners.npy").read_bytes()
     damage(out, "index/index.faiss")
     with pytest.raises(UserError, match=r"index/index.faiss: its content has changed since the export \(SHA-256 differs\); copy or export"):
         load(out)
-    (out / "index/owners.npy").write_bytes(whole[:-4])
+    (out / "index/owners.npy").write_bytes(content[:-4])
     with pytest.raises(UserError, match=r"index.faiss: its content|owners.npy: found \d+ bytes, expected \d+; copy or export it again"):
         load(out)
     (out / "encoder/model.safetensors").unlink()

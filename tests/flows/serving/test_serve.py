@@ -27,17 +27,17 @@ from tests.flows.serving.test_export import QUERIES, SYSTEMS
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as error:
         main(["serve", *arguments])
-    said = capsys.readouterr()
-    assert ended.value.code == 2 and said.out == "" and said.err.count("\n") == 1, said
-    return said.err
+    output = capsys.readouterr()
+    assert error.value.code == 2 and output.out == "" and output.err.count("\n") == 1, output
+    return output.err
 
 
 @pytest.mark.usefixtures("project")
 def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
         assert refused(["--port", port], capsys) == f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n"
     for arguments_, line in (
         ([], "there is no champion yet; run retemper retrain, or retemper champion set MODEL"),
@@ -62,19 +62,19 @@ def test_a_host_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch, name: 
 
 @pytest.mark.usefixtures("project")
 def test_serve_with_times_schedules_and_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(schedule, "serve", lambda *given, **named: asked.append((*given, named)) or 0)
+    calls: list[Any] = []
+    monkeypatch.setattr(schedule, "serve", lambda *positional, **options: calls.append((*positional, options)) or 0)
     assert main(["serve", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
     assert main(["schedule", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
-    assert asked == [("0 3 * * 1", None, "weekly", {"timezone": None, "follow": None, "pool": None})] * 2
+    assert calls == [("0 3 * * 1", None, "weekly", {"timezone": None, "follow": None, "pool": None})] * 2
     assert capsys.readouterr().err == ("retemper: serve --cron is retemper schedule now, and will be removed in the next version\n")
 
 
 def test_the_follower_keeps_the_champion_and_the_one_before(
     crown: Callable[[str], Any], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    follower = Follower(project, Path(".retemper/serving/0"), said.append)
+    lines: list[str] = []
+    follower = Follower(project, Path(".retemper/serving/0"), lines.append)
     follower.begin(crown("hybrid"))
     for number, model in ((2, "warmup"), (3, "hybrid"), (4, "warmup")):
         crown(model)
@@ -83,7 +83,7 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
         assert read_record(follower.link).label == f"champion/{number} {model}"
         folders = sorted(path.name for path in follower.link.parent.iterdir())
         assert folders == [f"champion-{number - 1}", f"champion-{number}", "current"]
-    assert said == []
+    assert lines == []
 
     def unavailable(*_: Any, **__: Any) -> None:
         raise UserError("data/encoders/tower of b93f712: neither in the cache nor on the remote")
@@ -92,8 +92,8 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
     crown("hybrid")
     for _ in range(3):
         follower.look()
-    assert said == ["warning: champion/5 cannot be served yet: data/encoders/tower of b93f712: neither in the cache nor on the remote"]
-    assert follower.problem.read_text() == said[0].removeprefix("warning: "), "which /health tells"
+    assert lines == ["warning: champion/5 cannot be served yet: data/encoders/tower of b93f712: neither in the cache nor on the remote"]
+    assert follower.problem.read_text() == lines[0].removeprefix("warning: "), "which /health tells"
     assert read_record(follower.link).label == "champion/4 warmup", "the old one stays"
 
     def of_an_older_version(*_: Any, **__: Any) -> None:
@@ -102,7 +102,7 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
     monkeypatch.setattr(follow, "copy_champion", of_an_older_version)
     follower._again = 0.0
     follower.look()
-    assert said[1:] == ["warning: champion/5 cannot be served yet: KeyError: 'prefix'"], "nor does any other fault end the server"
+    assert lines[1:] == ["warning: champion/5 cannot be served yet: KeyError: 'prefix'"], "nor does any other fault end the server"
     monkeypatch.undo()
     monkeypatch.chdir(project)
     follower._again = 0.0
@@ -115,9 +115,9 @@ def test_a_remote_that_is_unavailable_is_a_problem_of_its_own(
     crown: Callable[[str], Any], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not hide another one, nor end with it; a rollback to what is served ends that one."""
-    answers, said = [None, "git remote origin: not asked", "git remote origin: not asked", None], list[str]()
+    answers, lines = [None, "git remote origin: not asked", "git remote origin: not asked", None], list[str]()
     monkeypatch.setattr(follow.machines, "peek", lambda _: answers.pop(0))
-    follower = Follower(project, Path(".retemper/serving/0"), said.append, fetch_seconds=1e-9)
+    follower = Follower(project, Path(".retemper/serving/0"), lines.append, fetch_seconds=1e-9)
     follower.begin(crown("warmup"))
     follower.look()
     assert not follower.problem.exists()
@@ -131,7 +131,7 @@ def test_a_remote_that_is_unavailable_is_a_problem_of_its_own(
     assert follower.problem.read_text() == "git remote origin: not asked"
     follower.look()
     assert not follower.problem.exists()
-    assert said == ["warning: git remote origin: not asked", "warning: tag champion/2: no record"]
+    assert lines == ["warning: git remote origin: not asked", "warning: tag champion/2: no record"]
 
 
 def start(project: Path, *words: str, **environment: str) -> tuple[subprocess.Popen[str], str]:
@@ -143,9 +143,9 @@ def start(project: Path, *words: str, **environment: str) -> tuple[subprocess.Po
     process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout
     line = process.stdout.readline()
-    found = re.search(r"http://[\d.]+:\d+", line)
-    assert found, line + process.communicate()[1]
-    return process, found[0]
+    match = re.search(r"http://[\d.]+:\d+", line)
+    assert match, line + process.communicate()[1]
+    return process, match[0]
 
 
 def test_an_export_is_served_without_a_project_until_a_signal(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
@@ -153,31 +153,31 @@ def test_an_export_is_served_without_a_project_until_a_signal(crown: Callable[[s
     from flows.serving.export import export
 
     crown("hybrid")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    export(project, elsewhere / "served")
-    process, url = start(elsewhere, "--export", "served", "--log-queries", "hashed", "--log", "q.jsonl", RETEMPER_API_KEY="open sesame")
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    export(project, folder / "served")
+    process, url = start(folder, "--export", "served", "--log-queries", "hashed", "--log", "q.jsonl", RETEMPER_API_KEY="open sesame")
     try:
         key = {"x-api-key": "open sesame"}
         assert httpx.get(f"{url}/search", params={"q": "river"}).status_code == 401
         with httpx.Client(timeout=300) as client:
             answers: list[httpx.Response] = []
             body = {"queries": list(QUERIES) * 12, "k": 5}
-            asking = threading.Thread(target=lambda: answers.append(client.post(f"{url}/search", json=body, headers=key)))
-            asking.start()
+            thread = threading.Thread(target=lambda: answers.append(client.post(f"{url}/search", json=body, headers=key)))
+            thread.start()
             while "retemper_requests_total" not in httpx.get(f"{url}/metrics", headers=key).text:
                 time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
-            asking.join()
+            thread.join()
         assert answers[0].status_code == 200 and "text" not in answers[0].json()["results"][0]["hits"][0]
         out, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, err
     assert re.search(r"retemper: stopped; \d+ requests, 0 errors, 0 swaps, p50 [\d.]+ ms, p99 [\d.]+ ms\n$", out)
-    assert "sesame" not in out + err + (elsewhere / "q.jsonl").read_text()
-    assert len((elsewhere / "q.jsonl").read_text().splitlines()) == 60
-    assert sorted(path.name for path in elsewhere.iterdir()) == ["q.jsonl", "q.jsonl.key", "served"]
+    assert "sesame" not in out + err + (folder / "q.jsonl").read_text()
+    assert len((folder / "q.jsonl").read_text().splitlines()) == 60
+    assert sorted(path.name for path in folder.iterdir()) == ["q.jsonl", "q.jsonl.key", "served"]
 
 
 def test_a_server_that_dies_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,14 +196,14 @@ def test_other_machines_without_a_key_are_warned_of(monkeypatch: pytest.MonkeyPa
     assert serve.serve(Settings(host="localhost", port=0, model="warmup", hosts=("search.example",))) == 0
     assert capsys.readouterr().err == ""
     assert "search.example" in commands[0] and "localhost" in commands[0]
-    every = ".".join(["0"] * 4)
-    assert serve.serve(Settings(host=every, port=0, model="warmup")) == 0
+    all_addresses = ".".join(["0"] * 4)
+    assert serve.serve(Settings(host=all_addresses, port=0, model="warmup")) == 0
     assert "may be reached from other machines, and RETEMPER_API_KEY is not set" in capsys.readouterr().err
     assert "--host" not in commands[1]
-    assert serve.serve(Settings(host=every, port=0, model="warmup", hosts=("search",))) == 0
+    assert serve.serve(Settings(host=all_addresses, port=0, model="warmup", hosts=("search",))) == 0
     assert {"search", "127.0.0.1"} <= set(commands.pop()), "a health check on the machine itself is answered too"
     served = [Path(command[command.index("--served") + 1]) for command in commands]
-    assert [path.name.rpartition("-")[0] for path in served] == ["127.0.0.1", every], "two addresses with one port are two servers"
+    assert [path.name.rpartition("-")[0] for path in served] == ["127.0.0.1", all_addresses], "two addresses with one port are two servers"
     assert not any(path.exists() for path in served), "what was served is a copy"
 
 
@@ -216,22 +216,22 @@ def test_a_promotion_and_a_rollback_under_load_lose_no_request(crown: Callable[[
     expected = {}
     for model in ("hybrid", "warmup"):
         for query in QUERIES:
-            found = systems.search(query, model, 5)
-            expected[model, query] = list(zip(found.documents, map(float, found.scores), strict=True))
+            local = systems.search(query, model, 5)
+            expected[model, query] = list(zip(local.documents, map(float, local.scores), strict=True))
     process, url = start(project)
-    failed, seen, done = list[str](), list[str](), threading.Event()
+    failed, seen, finished = list[str](), list[str](), threading.Event()
 
     def ask(number: int) -> None:
         with httpx.Client(timeout=300) as client:
-            while not done.is_set():
+            while not finished.is_set():
                 query = QUERIES[number % len(QUERIES)]
                 number += 1
                 answer = client.get(f"{url}/search", params={"q": query, "k": 5})
-                told = answer.json()
-                hits = [(hit["id"], hit["score"]) for hit in told.get("hits", [])]
-                if answer.status_code != 200 or hits != expected[told["model"].split()[1], query]:
+                body = answer.json()
+                hits = [(hit["id"], hit["score"]) for hit in body.get("hits", [])]
+                if answer.status_code != 200 or hits != expected[body["model"].split()[1], query]:
                     failed.append(answer.text)
-                seen.append(told["model"])
+                seen.append(body["model"])
 
     clients = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
     try:
@@ -246,13 +246,13 @@ def test_a_promotion_and_a_rollback_under_load_lose_no_request(crown: Callable[[
                 assert time.monotonic() < deadline and process.poll() is None
                 time.sleep(0.1)
         text = httpx.get(f"{url}/metrics", timeout=300).text
-        done.set()
+        finished.set()
         for client in clients:
             client.join()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)
     finally:
-        done.set()
+        finished.set()
         process.kill()
     assert failed == []
     assert set(seen) == {"champion/1 hybrid", "champion/2 warmup", "champion/3 hybrid"}

@@ -27,20 +27,20 @@ def cached(toy: Any, out: str) -> Path:
 
 
 def whole(toy: Any) -> bool:
-    wrong: list[Path] = []
-    count, _ = cache.verify(toy.folder / ".dvc/cache/files/md5", wrong.append)
+    corrupt: list[Path] = []
+    count, _ = cache.verify(toy.folder / ".dvc/cache/files/md5", corrupt.append)
     assert count
-    return not wrong
+    return not corrupt
 
 
 def test_corruption_in_the_cache_alone_is_fixed_from_the_workspace(finished: Any) -> None:
     encoder = cached(finished, "data/encoders/a")
     text = encoder.read_text()
     damage(encoder)
-    done = finished.call("run")
-    assert done.returncode == 0, done.stderr
-    assert "executed 0" in done.stdout
-    assert "data/encoders/a: its copy in the cache was corrupt or missing; restored from this file" in done.stderr
+    result = finished.call("run")
+    assert result.returncode == 0, result.stderr
+    assert "executed 0" in result.stdout
+    assert "data/encoders/a: its copy in the cache was corrupt or missing; restored from this file" in result.stderr
     assert encoder.read_text() == text
     assert whole(finished)
 
@@ -110,13 +110,17 @@ def test_outs_are_copied_from_the_cache_or_not_at_all(tmp_path: Path) -> None:
     lock = {"tokenize": {"outs": outs}}
 
     def copied(path: str) -> dict[str, bytes] | bytes | None:
-        to = tmp_path / "to"
-        shutil.rmtree(to, ignore_errors=True)
-        to.unlink(missing_ok=True)
-        if not cache.copy_cached(tmp_path, path, to, lock=lock):
-            assert not to.exists()
+        target = tmp_path / "to"
+        shutil.rmtree(target, ignore_errors=True)
+        target.unlink(missing_ok=True)
+        if not cache.copy_cached(tmp_path, path, target, lock=lock):
+            assert not target.exists()
             return None
-        return to.read_bytes() if to.is_file() else {str(p.relative_to(to)): p.read_bytes() for p in to.rglob("*") if p.is_file()}
+        return (
+            target.read_bytes()
+            if target.is_file()
+            else {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
+        )
 
     assert copied("data/tokens") == {"ids": b"ids", "queries/train": b"train", "queries_of_others": b"others"}
     assert copied("data/tokens/queries") == {"train": b"train"}

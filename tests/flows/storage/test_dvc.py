@@ -51,11 +51,11 @@ def test_one_of_two_runs_computes_a_stage_and_the_other_takes_its_outs(toy: Any,
         freeze_parameters(tree)
     command = [sys.executable, "-m", "flows.storage.dvc", "repro", "prepare"]
     environment = toy.environment | {TURNS: str(tmp_path / "turns")}
-    at_work = [subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True) for tree in trees]
-    said = "".join(process.communicate(timeout=300)[0] for process in at_work)
-    assert [process.returncode == 0 for process in at_work] == [act != "fail"] * 2, said
-    assert said.count("at work on data/corpus") == (2 if act == "fail" else 1), said
-    assert (said.count("is cached - skipping run") == 1) == (act != "fail")
+    processes = [subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True) for tree in trees]
+    output = "".join(process.communicate(timeout=300)[0] for process in processes)
+    assert [process.returncode == 0 for process in processes] == [act != "fail"] * 2, output
+    assert output.count("at work on data/corpus") == (2 if act == "fail" else 1), output
+    assert (output.count("is cached - skipping run") == 1) == (act != "fail")
     if act != "fail":
         assert {(tree / "data/corpus").read_text() for tree in trees} == {"one()"}
         locks = [json.dumps(locked(tree, "prepare")) for tree in trees]
@@ -70,10 +70,10 @@ def test_a_stage_that_waits_its_turn_is_not_taken_for_the_one_of_the_lock(toy: A
     def made(value: int) -> str:
         (toy.folder / "params.yaml").write_text(f"x: {value}\n")
         command = [sys.executable, "-m", "flows.storage.dvc", "repro", "copy"]
-        said = subprocess.run(command, cwd=toy.folder, env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
+        output = subprocess.run(command, cwd=toy.folder, env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
         assert locked(toy.folder, "copy")["params"] == {"params.yaml": {"x": value}}
         assert (toy.folder / "out").read_text() == f"x: {value}\n"
-        return said
+        return output
 
     made(1)
     made(2)
@@ -148,8 +148,8 @@ def test_what_a_killed_push_or_pull_has_collected_is_not_taken_for_all(
     finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
     clone = type(finished)(tmp_path / "clone", finished.environment)
     assert clone.call("pull", *stages, script=HALF).returncode == 137
-    done = clone.call("run")
-    assert (done.returncode, done.stderr, executed(read_states(done.stdout))) == (0, "", set())
+    result = clone.call("run")
+    assert (result.returncode, result.stderr, executed(read_states(result.stdout))) == (0, "", set())
 
 
 def test_what_a_killed_run_computed_is_sent_though_git_replaces_its_lock(finished: Any, tmp_path: Path, executed: Executed) -> None:
@@ -207,9 +207,9 @@ def test_a_kill_after_dvc_wrote_its_lock_leaves_no_stage_unsent(finished: Any, t
 def test_where_records_were_forgotten_no_earlier_result_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "--quiet"], check=True)
-    recorded = Path(".dvc/cache/runs/ab/abc/one")
-    recorded.parent.mkdir(parents=True)
-    recorded.write_text("outs: [{path: x, md5: y}]")
+    entry = Path(".dvc/cache/runs/ab/abc/one")
+    entry.parent.mkdir(parents=True)
+    entry.write_text("outs: [{path: x, md5: y}]")
     assert earlier_results(Path(".dvc/cache")) == [{"outs": [{"path": "x", "md5": "y"}]}]
     Path("forgotten.txt").write_text(f"document {'0' * 64} 2026-11-28\n")
     assert earlier_results(Path(".dvc/cache")) == []
@@ -233,9 +233,9 @@ def test_what_was_pulled_is_sent_to_a_new_remote(tmp_path: Path, monkeypatch: py
     commit("stages: {: [")
     subprocess.run(["git", "checkout", "--quiet", "-b", "third"], check=True)
     commit("stages: {new: {outs: [{path: z, md5: w}]}}")
-    found = earlier_results(Path(".dvc/cache"))
-    assert {"outs": [{"path": "x", "md5": "y"}]} in found
-    assert {"outs": [{"path": "z", "md5": "w"}]} in found
+    results = earlier_results(Path(".dvc/cache"))
+    assert {"outs": [{"path": "x", "md5": "y"}]} in results
+    assert {"outs": [{"path": "z", "md5": "w"}]} in results
 
 
 def test_results_from_before_the_remote_are_sent(finished: Any, tmp_path: Path, executed: Executed) -> None:
@@ -247,8 +247,8 @@ def test_results_from_before_the_remote_are_sent(finished: Any, tmp_path: Path, 
     second.command("git", "checkout", "--quiet", "--", "params.yaml")
     finished.rounds(a="1", b="9")
     assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
-    told = finished.call("remote", "add", "team", str(tmp_path / "remote"))
-    assert "\nthe next run sends what was computed here before: 9 files, 0.00" in told.stdout, told
+    result = finished.call("remote", "add", "team", str(tmp_path / "remote"))
+    assert "\nthe next run sends what was computed here before: 9 files, 0.00" in result.stdout, result
     finished.command("git", "add", "--all")
     finished.command("git", "commit", "--quiet", "-m", "computed")
     (tmp_path / "remote").rename(tmp_path / "away")

@@ -32,8 +32,8 @@ def place(root: Path) -> Place:
     return Place(LocalFileSystem(), str(root / forgettings.FOLDER))
 
 
-def lock_of(**made: str) -> dict[str, Any]:
-    return {stage: {"outs": [{"path": f"data/{stage}", "md5": oid}]} for stage, oid in made.items()}
+def lock_of(**oids: str) -> dict[str, Any]:
+    return {stage: {"outs": [{"path": f"data/{stage}", "md5": oid}]} for stage, oid in oids.items()}
 
 
 @pytest.mark.usefixtures("ours")
@@ -47,9 +47,9 @@ def test_a_note_names_what_is_missing_and_is_a_list_of_its_own(tmp_path: Path) -
     forgettings.fetch(cache, LocalFileSystem(), str(remote))
     notes = list((cache / forgettings.FOLDER).iterdir())
     assert len(notes) == 2, "the remote's, once"
-    there = object_path(cache / "files/md5", kept)
-    there.parent.mkdir(parents=True)
-    there.write_text("made again")
+    cached = object_path(cache / "files/md5", kept)
+    cached.parent.mkdir(parents=True)
+    cached.write_text("made again")
     lock = lock_of(prepare=listing, bm25=file, tokenize=kept, base="d" * 32)
     assert list(forgettings.explain_missing(cache, lock)) == [], "this project has forgotten it itself"
     FILE.unlink()
@@ -85,11 +85,11 @@ def test_trees_of_other_projects_are_named(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "dvc.lock").write_text(json.dumps({"stages": lock_of(prepare=oid, bm25="c" * 32)}))
     trees = [tmp_path / "theirs", tmp_path / "others"]
-    found = forgettings.losses(trees, {("data/prepare", "a" * 32), ("data/bm25", "c" * 32)}, {"a" * 32})
-    assert list(found) == [tmp_path / "theirs"], "bm25 is kept, since it is no record's alone"
-    assert "results of 1 stage that its dvc.lock names go (prepare)" in found[tmp_path / "theirs"]
-    named = forgettings.owners(trees, tmp_path, {"b" * 32, "d" * 32})
-    assert named == {"b" * 32: f"data/prepare of {tmp_path / 'others'}"}
+    losses = forgettings.losses(trees, {("data/prepare", "a" * 32), ("data/bm25", "c" * 32)}, {"a" * 32})
+    assert list(losses) == [tmp_path / "theirs"], "bm25 is kept, since it is no record's alone"
+    assert "results of 1 stage that its dvc.lock names go (prepare)" in losses[tmp_path / "theirs"]
+    owners = forgettings.owners(trees, tmp_path, {"b" * 32, "d" * 32})
+    assert owners == {"b" * 32: f"data/prepare of {tmp_path / 'others'}"}
 
 
 def test_a_run_says_why_a_stage_runs_again(served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_a_run_says_why_a_stage_runs_again(served: Any, tmp_path: Path, monkeypa
     assert any(path.name == oid[2:] for path in objects(cache / "files/md5"))
     object_path(cache / "files/md5", oid).unlink()
     (served.folder / "data/corpus").unlink()
-    done = served.call("run")
-    (warned,) = [line for line in done.stderr.splitlines() if "forgotten" in line]
+    result = served.call("run")
+    (warning,) = [line for line in result.stderr.splitlines() if "forgotten" in line]
     assert (
         "prepare: results of 1 stage that dvc.lock names were removed, since they held a record that project another has forgotten"
-        in warned
+        in warning
     )
-    assert "executed 1," in done.stdout
-    again = served.call("run")
-    assert (again.stderr, "executed 0," in again.stdout) == ("", True)
+    assert "executed 1," in result.stdout
+    second = served.call("run")
+    assert (second.stderr, "executed 0," in second.stdout) == ("", True)
 
 
 @pytest.mark.parametrize("other", [None, "e" * 32])
@@ -142,13 +142,13 @@ def test_a_file_that_a_folder_lacks_is_forgotten_only_where_a_note_names_it(tmp_
     monkeypatch.chdir(tmp_path)
     FILE.write_text(f"document {MARK} 2026-11-28\n")
     text = json.dumps([{"md5": "b" * 32, "relpath": "x"}])
-    listed = f"{hashlib.md5(text.encode()).hexdigest()}.dir"
-    path = object_path(tmp_path / "files/md5", listed)
+    listing = f"{hashlib.md5(text.encode()).hexdigest()}.dir"
+    path = object_path(tmp_path / "files/md5", listing)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    forgettings.leave_note(place(tmp_path), [listed])
+    forgettings.leave_note(place(tmp_path), [listing])
     FILE.unlink()
-    lock = lock_of(prepare=listed)
+    lock = lock_of(prepare=listing)
     assert not forgettings.are_all(tmp_path, lock), "the listing is here, its file is not, and no note names that"
     FILE.write_text(f"document {MARK} 2026-11-28\n")
     forgettings.leave_note(place(tmp_path), ["b" * 32])

@@ -41,7 +41,7 @@ def test_the_first_type_that_works(project: Path, monkeypatch: pytest.MonkeyPatc
 def test_links_are_tried_between_the_cache_and_the_project(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shared").mkdir()
     (project / ".dvc" / "config").write_text(f"[cache]\n    dir = {tmp_path / 'shared'}\n    type = symlink\n")
-    tried = list[tuple[str, str]]()
-    monkeypatch.setattr(system, "symlink", lambda source, target: tried.append((source, target)))
+    calls = list[tuple[str, str]]()
+    monkeypatch.setattr(system, "symlink", lambda source, target: calls.append((source, target)))
     assert links.kind(project) == "symlink"
-    assert tried[0][0].startswith(str(tmp_path / "shared")) and not tried[0][1].startswith(str(tmp_path / "shared"))
+    assert calls[0][0].startswith(str(tmp_path / "shared")) and not calls[0][1].startswith(str(tmp_path / "shared"))

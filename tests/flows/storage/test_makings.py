@@ -34,11 +34,11 @@ def test_the_first_record_is_kept_and_torn_ones_are_left_out(tmp_path: Path) -> 
 
 
 def test_two_runs_may_make_a_folder_of_records_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Path.mkdir
+    mkdir = Path.mkdir
 
-    def second(self: Path, *rest: Any, **named: Any) -> None:
-        self.exists() or made(self)  # by the other run, a moment before
-        made(self, *rest, **named)
+    def second(self: Path, *arguments: Any, **options: Any) -> None:
+        self.exists() or mkdir(self)  # by the other run, a moment before
+        mkdir(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", second)
     makings.save(tmp_path, DIGEST, RECORD)
@@ -55,7 +55,7 @@ def test_a_groups_cache_stays_the_groups(tmp_path: Path, mode: int) -> None:
     finally:
         os.umask(before)
     path = makings.record_path(tmp_path, DIGEST)
-    assert [stat.S_IMODE(one.stat().st_mode) for one in (path.parent.parent, path.parent, path)] == [mode, mode, mode & 0o666]
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (path.parent.parent, path.parent, path)] == [mode, mode, mode & 0o666]
 
 
 def test_a_full_or_missing_cache_costs_the_record_alone(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_who_works_at_which_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     git("commit", "-qm", "one")
     for name in ("dvc.lock", "notes.md"):
         Path(name).write_text("two")
-    found = makings.current_provenance()
-    assert found == {"by": "Ann <ann@example.org>", "commit": git("rev-parse", "HEAD")}, "a run writes dvc.lock itself"
+    provenance = makings.current_provenance()
+    assert provenance == {"by": "Ann <ann@example.org>", "commit": git("rev-parse", "HEAD")}, "a run writes dvc.lock itself"
     Path("tasks/train.py").write_text("two")
-    assert makings.current_provenance() == found | {"changed": "code"}
+    assert makings.current_provenance() == provenance | {"changed": "code"}
 
 
 def test_a_record_is_told_on_one_line() -> None:

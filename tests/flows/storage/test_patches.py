@@ -53,8 +53,8 @@ print(json.dumps({place: taken(place) for place in sys.argv[1:]}))
 
 def test_replaced_functions_have_their_known_signatures() -> None:
     """In a process of its own: this one may have replaced them already."""
-    done = subprocess.run([sys.executable, "-c", ASK, *REPLACED], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == REPLACED, "look at flows/storage/patches.py"
+    result = subprocess.run([sys.executable, "-c", ASK, *REPLACED], capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout) == REPLACED, "look at flows/storage/patches.py"
 
 
 DURABLY = """
@@ -140,17 +140,17 @@ print(json.dumps(found))
 
 def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) -> None:
     """Found by benchmarks/faults.py: a truncated dvc.lock, and a run that failed over a lost object."""
-    done = subprocess.run([sys.executable, "-c", DURABLY], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["full"] == ["stages: {}\n", ["dvc.lock"]], "the former file, and nothing half-written"
-    assert found["written"] == ["stages:\n  a: 1\n", 0o640]
-    assert [name for name, _ in found["flushed"]] == [found["ends"]], "once, as it was added"
-    assert found["flushed"][0][1] != 0o444, "not yet marked as intact"
-    assert found["mode"] == 0o444
-    assert found["sent"] == [], "a copy that failed is removed"
-    assert found["missing"], "a corrupt object is removed and counts as missing"
-    assert found["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"
+    result = subprocess.run([sys.executable, "-c", DURABLY], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["full"] == ["stages: {}\n", ["dvc.lock"]], "the former file, and nothing half-written"
+    assert report["written"] == ["stages:\n  a: 1\n", 0o640]
+    assert [name for name, _ in report["flushed"]] == [report["ends"]], "once, as it was added"
+    assert report["flushed"][0][1] != 0o444, "not yet marked as intact"
+    assert report["mode"] == 0o444
+    assert report["sent"] == [], "a copy that failed is removed"
+    assert report["missing"], "a corrupt object is removed and counts as missing"
+    assert report["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"
 
 
 ON_DEMAND = """
@@ -184,11 +184,11 @@ print(json.dumps([found, asked, Kept().pull(None)]))
 
 
 def test_a_stage_asks_for_its_own_runs_where_none_is_here(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", ON_DEMAND], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found, asked, pulled = json.loads(done.stdout)
-    assert found == [{"cmd": "ours"}, None, {"cmd": "theirs"}, {"cmd": "theirs"}], "ours; the remote has none; it has one; that one is here"
-    assert asked == [f"runs/ab/{'ab' * 32}"] * 2
+    result = subprocess.run([sys.executable, "-c", ON_DEMAND], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    runs, requests, pulled = json.loads(result.stdout)
+    assert runs == [{"cmd": "ours"}, None, {"cmd": "theirs"}, {"cmd": "theirs"}], "ours; the remote has none; it has one; that one is here"
+    assert requests == [f"runs/ab/{'ab' * 32}"] * 2
     assert pulled == [], "not all that was ever recorded"
 
 
@@ -227,14 +227,14 @@ print(json.dumps([found, Path("cache/other").read_text(), len(os.listdir("cache"
 @pytest.mark.skipif(sys.platform != "linux", reason="DVC clones by another call elsewhere")
 def test_a_kill_while_a_disk_refuses_a_reflink_leaves_no_empty_object(tmp_path: Path) -> None:
     """Found by benchmarks/faults.py: an empty object under its final name."""
-    done = subprocess.run([sys.executable, "-c", REFLINK], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (at_kill, after, refused), text, left = json.loads(done.stdout)
+    result = subprocess.run([sys.executable, "-c", REFLINK], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    (at_kill, after, refused), text, count = json.loads(result.stdout)
     assert at_kill == after
     assert all(OF_DVC.fullmatch(name) for name in after), "which the next run removes"
     assert len(after) == 1
     assert (refused, text) == (True, "whole")
-    assert left == 2, "what was killed, and the object"
+    assert count == 2, "what was killed, and the object"
 
 
 NO_LINK = """
@@ -268,11 +268,11 @@ sys.exit(status)
 @pytest.mark.parametrize("after", [1, 2], ids=["the test file", "the out"])
 def test_a_disk_that_fails_at_a_link_is_told_as_that(tmp_path: Path, code: str, after: int) -> None:
     """Found by benchmarks/faults.py: EIO while DVC tried which links there are."""
-    done = subprocess.run([sys.executable, "-c", NO_LINK, code, str(after)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    told = {"EIO": "Input/output error", "ENOSPC": "No space left on device", "ENOTSUP": "No possible cache link types"}[code]
-    assert done.returncode == 255
-    assert done.stdout.splitlines()[-1] == str(after + 1), "the one that failed was the last"
-    assert told in next(line for line in done.stderr.splitlines() if line.startswith("ERROR: ")), done.stderr
+    result = subprocess.run([sys.executable, "-c", NO_LINK, code, str(after)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    message = {"EIO": "Input/output error", "ENOSPC": "No space left on device", "ENOTSUP": "No possible cache link types"}[code]
+    assert result.returncode == 255
+    assert result.stdout.splitlines()[-1] == str(after + 1), "the one that failed was the last"
+    assert message in next(line for line in result.stderr.splitlines() if line.startswith("ERROR: ")), result.stderr
 
 
 LINKED = """
@@ -298,13 +298,13 @@ print(json.dumps([found, [Path(name).read_text() for name in found], main(["stat
 
 
 @pytest.mark.parametrize(
-    ("types", "linked"),
+    ("types", "expected"),
     [("reflink,hardlink,copy", True), ("hardlink,copy", True), ("reflink,symlink,copy", "symlink"), ("reflink,copy", False)],
 )
-def test_outs_are_linked_by_the_first_type_that_the_disk_has(tmp_path: Path, types: str, linked: object) -> None:
+def test_outs_are_linked_by_the_first_type_that_the_disk_has(tmp_path: Path, types: str, expected: object) -> None:
     """DVC alone links single files so, and leaves the files of folders copies: every artifact was twice on a disk without reflinks."""
-    done = subprocess.run([sys.executable, "-c", LINKED, types], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found, texts, status = json.loads(done.stdout.splitlines()[-1])
-    assert found == dict.fromkeys(("folder/a", "folder/b", "file"), linked)
+    result = subprocess.run([sys.executable, "-c", LINKED, types], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    links, texts, status = json.loads(result.stdout.splitlines()[-1])
+    assert links == dict.fromkeys(("folder/a", "folder/b", "file"), expected)
     assert (texts, status) == (["one\n", "one\n", "two\n"], 0)

@@ -23,13 +23,13 @@ class Counted:
         self.asked: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.fs, name)
-        if not callable(found) or name in ("join", "parent"):
-            return found
+        attribute = getattr(self.fs, name)
+        if not callable(attribute) or name in ("join", "parent"):
+            return attribute
 
-        def counted(*given: Any, **named: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
             self.asked[name] += 1
-            return found(*given, **named)
+            return attribute(*arguments, **options)
 
         return counted
 
@@ -47,48 +47,48 @@ def run_name(number: int) -> str:
 def transfer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, str]]]:
     monkeypatch.setattr(StageCache, "transfer", StageCache.transfer)  # put back afterwards
     patches.compare_runs_by_listing()
-    return lambda *given, **named: StageCache.transfer(SimpleNamespace(), *given, **named)
+    return lambda *arguments, **options: StageCache.transfer(SimpleNamespace(), *arguments, **options)
 
 
 @pytest.mark.parametrize("count", [10, 1000])
 def test_recorded_runs(tmp_path: Path, transfer: Any, count: int) -> None:
     fs = Counted()
     remote, cache = SimpleNamespace(fs=fs, path="/remote"), SimpleNamespace(fs=LocalFileSystem(), path=str(tmp_path))
-    here, there = Place(cache.fs, str(tmp_path / "runs")), Place(fs, "/remote/runs")
+    local, sent = Place(cache.fs, str(tmp_path / "runs")), Place(fs, "/remote/runs")
     for number in range(count):
-        here.write(run_name(number), b"run")
+        local.write(run_name(number), b"run")
     assert len(transfer(cache, remote)) == count
     fs.asked.clear()
     assert transfer(cache, remote) == [] and transfer(remote, cache, force=False) == []
     assert fs.asked == {"find": 2}, "nothing is new"
-    there.write(run_name(count), b"theirs")
-    here.write(run_name(count + 1), b"ours")
+    sent.write(run_name(count), b"theirs")
+    local.write(run_name(count + 1), b"ours")
     fs.asked.clear()
     assert transfer(remote, cache, force=False) == [(digest(count), digest(-count))]
     assert len(transfer(cache, remote)) == 1
     assert fs.asked == {"find": 2, "cat_file": 1, "makedirs": 1, "pipe_file": 1}
-    assert here.names() == there.names()
-    assert here.read(run_name(count)) == b"theirs"
+    assert local.names() == sent.names()
+    assert local.read(run_name(count)) == b"theirs"
     key = run_name(0).rpartition("/")[0]
-    there.write(f"{key}/{digest(-9999)}", b"the same stage made something else elsewhere")
+    sent.write(f"{key}/{digest(-9999)}", b"the same stage made something else elsewhere")
     assert transfer(remote, cache, force=False) == [], "one record of a stage's inputs is enough"
 
 
 @pytest.mark.parametrize("count", [10, 1000])
 def test_records_of_makings(tmp_path: Path, count: int) -> None:
     fs = Counted()
-    here = Place(LocalFileSystem(), str(tmp_path / makings.FOLDER))
+    local = Place(LocalFileSystem(), str(tmp_path / makings.FOLDER))
     for number in range(count):
-        here.write(f"{digest(number)[:2]}/{digest(number)}.json", b"{}")
+        local.write(f"{digest(number)[:2]}/{digest(number)}.json", b"{}")
     assert makings.send(tmp_path, fs, "/remote") == count
     fs.asked.clear()
-    wanted = [digest(0), digest(3), digest(-1)]
-    assert makings.send(tmp_path, fs, "/remote") == makings.fetch(tmp_path, fs, "/remote", digests=wanted[:2]) == 0
+    digests = [digest(0), digest(3), digest(-1)]
+    assert makings.send(tmp_path, fs, "/remote") == makings.fetch(tmp_path, fs, "/remote", digests=digests[:2]) == 0
     assert fs.asked == {"find": 1}
     fs.asked.clear()
-    assert makings.fetch(tmp_path / "fresh", fs, "/remote", digests=wanted) == 2, "one has no record"
+    assert makings.fetch(tmp_path / "fresh", fs, "/remote", digests=digests) == 2, "one has no record"
     assert fs.asked == {"cat_file": 3}, "however many the remote has"
-    assert makings.read(tmp_path / "fresh", wanted) == {digest(0): {}, digest(3): {}}
+    assert makings.read(tmp_path / "fresh", digests) == {digest(0): {}, digest(3): {}}
 
 
 def test_a_place_that_is_missing_or_half_written(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from flows.intake.verdict import Batch
 def test_ten_lines_of_a_batch_are_printed_and_the_others_counted(capsys: pytest.CaptureFixture[str]) -> None:
     batch = Batch("b", "quarantined", wrong=("12 malformed lines: x:1",), lines=tuple(f"x:{line}" for line in range(1, 13)))
     _show(batch, False)
-    said = capsys.readouterr().out.splitlines()
-    assert said[1:12] == [*(f"  x:{line}" for line in range(1, 11)), "  and 2 more lines: --json"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:12] == [*(f"  x:{line}" for line in range(1, 11)), "  and 2 more lines: --json"]
     _show(batch, True)
     assert len(json.loads(capsys.readouterr().out)["lines"]) == 12
 

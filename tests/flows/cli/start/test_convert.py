@@ -67,9 +67,9 @@ def test_dev_that_is_all_of_train_is_not_advised_to_be_dropped_from_it(
     monkeypatch.chdir(tmp_path)
     write("a.jsonl", tevatron("q1", "d1"))
     assert cli.main(["convert", "data", "a.jsonl", "--dev", "a.jsonl", "--test-share", "0"]) == 0
-    *_, leaks, following = capsys.readouterr().out.splitlines()
+    *_, leaks, advice = capsys.readouterr().out.splitlines()
     assert leaks == "training queries that are also in dev or test: 1; they are all of train; give other files for dev and test"
-    assert following == "next: retemper new my-project --data data"
+    assert advice == "next: retemper new my-project --data data"
 
 
 def test_what_is_put_into_the_inbox_is_a_batch(
@@ -91,8 +91,8 @@ def test_the_command_says_how_dev_and_test_are_taken(
     write("corpus.jsonl", passage("d1"))
     (tmp_path / "topics.tsv").write_text("".join(f"{number}\tasks {number}\n" for number in range(40)))
     (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 d1 1\n" for number in range(40)))
-    given = ["--corpus", "corpus.jsonl", "--queries", "topics.tsv", "--qrels", "train=qrels.txt", "--test-share", "0.3"]
-    assert cli.main(["convert", "out", *given]) == 0
+    options = ["--corpus", "corpus.jsonl", "--queries", "topics.tsv", "--qrels", "train=qrels.txt", "--test-share", "0.3"]
+    assert cli.main(["convert", "out", *options]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "dev and test queries: 0.1 and 0.3 of the training queries, by a hash of their text" in out
     assert out[-1] == "next: retemper new my-project --data out"
@@ -107,9 +107,9 @@ def test_titles_are_read_as_tevatron_reads_them(
     write("corpus.jsonl", passage("d1") | {"title": "a title"}, passage("d2") | {"title": " "}, passage("d3"))
     write("train.jsonl", tevatron("q1", "d3"))
     assert cli.main(["convert", "out", "train.jsonl", "--corpus", "corpus.jsonl", "--dev-share", "0", "--test-share", "0"]) == 0
-    *_, said, following = capsys.readouterr().out.splitlines()
-    assert said.startswith("documents with a title: 1; read only with text.titles=true")
-    assert following == "next: retemper new my-project --data out --set text.titles=true"
+    *_, note, advice = capsys.readouterr().out.splitlines()
+    assert note.startswith("documents with a title: 1; read only with text.titles=true")
+    assert advice == "next: retemper new my-project --data out --set text.titles=true"
 
 
 def test_the_command_says_where_no_query_became_dev(
@@ -118,16 +118,16 @@ def test_the_command_says_where_no_query_became_dev(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.jsonl").write_text('{"query": "a", "pos": ["b"]}\n{"query": "c", "pos": ["d"]}\n')
     assert cli.main(["convert", "out", "train.jsonl", "--test-share", "0"]) == 0
-    said = "dev has no queries: too few in train for a share of 0.1; give --dev FILE, or a larger --dev-share"
-    assert [line for line in capsys.readouterr().out.splitlines() if "no queries" in line] == [said]
+    message = "dev has no queries: too few in train for a share of 0.1; give --dev FILE, or a larger --dev-share"
+    assert [line for line in capsys.readouterr().out.splitlines() if "no queries" in line] == [message]
 
 
 def test_a_mistake_is_one_line(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     write("train.jsonl", {"premise": "a", "hypothesis": "b"})
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_error:
         cli.main(["convert", "out", "train.jsonl"])
-    assert left.value.code == 2
+    assert exit_error.value.code == 2
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1
     assert error[0].startswith("retemper: train.jsonl:1: found premise, hypothesis, expected the keys of Tevatron")
@@ -183,7 +183,7 @@ def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wrong"),
+    ("arguments", "message"),
     [
         (["new", "--data", "csv:tables", "tables/corpus.csv"], "convert: found --data and other files or options, expected --data alone"),
         (["new", "--data", "csv:tables", "--dev-share", "0"], "convert: found --data and other files or options, expected --data alone"),
@@ -195,11 +195,11 @@ def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.Ca
 )
 @pytest.mark.usefixtures("tables")
 def test_a_mistake_with_another_data_set_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], wrong: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as error:
         cli.main(["convert", *arguments])
-    assert ended.value.code == 2
+    assert error.value.code == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert wrong in line
+    assert message in line
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
