@@ -157,8 +157,8 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     outcome = retrain._retrain_once(
         tmp_path, tree, history.Ended("1", "killed", "", "now"), check=lambda: None, processes=Processes(), display=Display()
     )
-    assert outcome.result == result
-    assert outcome.reason == ("nothing new since then: a is worse" if result == "unchanged" else outcome.reason)
+    decided = "a is champion/2, which was rolled back by hand; champion/3 stays"
+    assert (outcome.result, outcome.reason) == (result, "nothing new since then: a is worse" if result == "unchanged" else decided)
 
 
 def test_the_same_unchanged_again_is_one_line_of_history(tmp_path: Path) -> None:

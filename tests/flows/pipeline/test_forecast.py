@@ -48,8 +48,8 @@ def made(stage: str, digest: str, **fields: Any) -> None:
     makings.save(Path(".dvc/cache"), digest, record | fields)
 
 
-def test_times_and_disk_grow_with_the_data(project: Path) -> None:
-    assert project
+@pytest.mark.usefixtures("project")
+def test_times_and_disk_grow_with_the_data() -> None:
     made("encode@a", "0a" * 32)
     made("retrieve@a", "0b" * 32)
     made("train@a", "0c" * 32, round={"steps": 50, "epochs": None, "batch_queries": 4})
@@ -75,9 +75,9 @@ def test_many_stages_that_nothing_is_known_of_are_named_in_the_last_line_alone()
     assert total_line(many).endswith("no run of these stages is recorded; this one will be: train@a, train@b, train@c, train@d")
 
 
-def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind(project: Path) -> None:
+@pytest.mark.usefixtures("project")
+def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind() -> None:
     """Steps count with the batch of each; a batch that is not set is 64."""
-    assert project
     rounds = {"a": {"steps": 10}, "b": {"epochs": 2.0}, "c": {"steps": 20, "batch_queries": 32}}
     write("data/params.json", {"tokenize": {"document_length": 96}, "rounds": rounds})
     made("train@a", "0a" * 32, round={"steps": 10, "epochs": None, "batch_queries": None}, size=THEN | {"documents": 3000})
@@ -105,15 +105,15 @@ def test_a_new_entry_is_estimated_by_a_finished_one(project: Path) -> None:
     assert forecasts(["retrieve_adore@t", "retrieve@b", "retrieve@a"])[2].since.startswith("by retrieve@b"), "which does just that"
 
 
-def test_a_start_takes_as_long_on_more_data(project: Path) -> None:
-    assert project
+@pytest.mark.usefixtures("project")
+def test_a_start_takes_as_long_on_more_data() -> None:
     made("encode@a", "0a" * 32, seconds=3.0, cost={"seconds": 0.2})
     made("encode@b", "0b" * 32, seconds=3.0, cost={})
     assert [estimate.seconds for estimate in forecasts(["encode@a", "encode@b"])] == [3.0, pytest.approx(0.3 + 2.7 * 3)]
 
 
-def test_what_prepare_may_change_is_not_scaled(project: Path) -> None:
-    assert project
+@pytest.mark.usefixtures("project")
+def test_what_prepare_may_change_is_not_scaled() -> None:
     made("encode@a", "0a" * 32)
     made("index@a", "0b" * 32, size=None)
     _, encode, index = forecasts(["prepare", "encode@a", "index@a"])

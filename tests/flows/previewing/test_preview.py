@@ -127,9 +127,8 @@ def test_made_queries_are_made_from_the_sample(previewed: Any, small: Any, capsy
     assert (small.folder.with_name("beside") / "data/pseudo/qrels/dev.parquet").exists()
 
 
-def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, capsys: Any) -> None:
-    assert small
-
+@pytest.mark.usefixtures("previewed", "small")
+def test_why_a_run_failed_is_told(monkeypatch: Any, capsys: Any) -> None:
     @contextmanager
     def failing(*_: Any, **__: Any) -> Iterator[Path]:
         raise RunFailed(Problem("stage", "train@warmup: the disk is full", 1))
@@ -143,7 +142,6 @@ def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, 
 
     monkeypatch.setattr(module.pipeline, "run", refused)
     assert preview(400) == 2 and "retemper: corpus.jsonl:7: found no text" in capsys.readouterr().err
-    assert previewed
 
 
 def test_where_a_training_began_is_told() -> None:
