@@ -42,7 +42,9 @@ class Inbox:
 
     @property
     def folder(self) -> Path:
-        return self.project / local_path(self.intake.inbox or "")
+        """The folder of the batches; without `..`, which nobody wants to read in a message."""
+        folder = self.project / local_path(self.intake.inbox or "")
+        return folder.resolve() if ".." in folder.parts else folder
 
     @property
     def files(self) -> PairsFiles:

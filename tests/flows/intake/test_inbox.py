@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -262,6 +263,8 @@ def test_check_keeps_nothing(project: Path) -> None:
     assert check_folder(RULE, SOURCE, project, folder=folder).state == "accepted", "a document of an accepted batch is known"
     assert check_folder(Intake(), SOURCE, project, folder=folder).state == "quarantined", "there is no inbox"
     assert sorted((project / ".retemper").rglob("*")) == before
+    with pytest.raises(UserError, match=rf"intake\.inbox: {re.escape(str(project.parent))}/gone: no such folder"):
+        list_batches(Intake(inbox="../gone"), SOURCE, project)
     with pytest.raises(UserError, match="no such folder"):
         check_folder(RULE, SOURCE, project, folder=project / "nowhere")
 
