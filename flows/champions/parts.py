@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.repository.lock import Lock, corpus_of, parameters
+from flows.repository.lock import LOCK, Lock, corpus_of, parameters
 from flows.results.fusions import BM25, fusions, is_served, made_from
 from tasks.core.errors import UserError
 from tasks.core.retrieval.fusion import DEPTH
@@ -51,10 +51,13 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
     for name in dense:
         if f"data/encoders/{name}" not in outs:
             known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
-            served = ", ".join([*known, *(fusion for fusion in fusions(sections) if is_served(fusion, sections))]) or "none yet"
+            served = ", ".join([*known, *(fusion for fusion in fusions(sections) if is_served(fusion, sections))])
             if {f"rerank@{name}", f"rescore@{name}", f"reranker@{name}"} & stages.keys():
-                raise UserError(f"{where}: {name} only reorders what others find, and cannot be served; expected one of {served}")
-            raise UserError(f"{where} has no encoder {name}, expected one of {served}")
+                raise UserError(
+                    f"{where}: {name} only reorders what others find, and cannot be served; expected one of {served or 'none yet'}"
+                )
+            others = f"expected one of {served}" if served else f"nor any other; commit {LOCK} after retemper run"
+            raise UserError(f"{where} has no encoder {name}, {others}")
     paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()
     for name in dense:
         suffix = "" if name == dense[0] else f".{name}"
