@@ -53,9 +53,8 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
             known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
             served = ", ".join([*known, *(fusion for fusion in fusions(sections) if is_served(fusion, sections))])
             if {f"rerank@{name}", f"rescore@{name}", f"reranker@{name}"} & stages.keys():
-                raise UserError(
-                    f"{where}: {name} only reorders what others find, and cannot be served; expected one of {served or 'none yet'}"
-                )
+                expected = f"expected one of {served or 'none yet'}"
+                raise UserError(f"{where}: {name} only reorders what others find, and cannot be served; {expected}")
             others = f"expected one of {served}" if served else f"nor any other; commit {LOCK} after retemper run"
             raise UserError(f"{where} has no encoder {name}, {others}")
     paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()
