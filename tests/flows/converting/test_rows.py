@@ -37,10 +37,7 @@ def test_parquet_is_read_in_batches_and_only_where_wanted(tmp_path: Path) -> Non
     [
         (b"", "train.jsonl: found no line, expected JSON lines with keys"),
         (b"\n \n", "found no line"),
-        (
-            TEXT.encode() + b"{",
-            "train.jsonl:4: not JSON (Expecting property name enclosed in double quotes, column 2), expected an object with keys; fix the file",
-        ),
+        (TEXT.encode() + b"{", "train.jsonl:4: not JSON (Expecting property name enclosed in double quotes, column 2), expected an object"),
         (b'{"a": 1}\n{"a": 1, "a": 2}\n', "train.jsonl:2: found the key 'a' twice in an object, expected it once"),
         (b'{"a": 1}\n[1]\n', "train.jsonl:2: found a JSON list, expected an object with keys"),
         (b'{"a": 1}\n{"a": "\0"}\n', "train.jsonl:2: not JSON"),
