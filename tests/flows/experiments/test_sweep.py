@@ -26,7 +26,7 @@ from pathlib import Path
 from flows.experiments.sweep import sweep
 from tests.forks import FORK
 run = [*FORK, "tests.forked", "--toy", "run"]
-sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None, lambda params, described: None))
+sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run=run, check=lambda sections: None, describe=lambda params, described: None))
 """
 
 
