@@ -118,10 +118,9 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     lock = lock_of(commit, name)
     if lock is None:
         raise UserError(f"compare {name}: its commit has no {LOCK}; commit {LOCK} after a run")
-    chosen = model if colon else champions().get(name)
-    if chosen is None:
-        chosen = best_model(f"compare {name}", lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
-    return _measured(name, chosen, lock, split=split, measure=measure)
+    if not colon:
+        model = champions().get(name) or best_model(f"compare {name}", lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
+    return _measured(name, model, lock, split=split, measure=measure)
 
 
 def _models(lock: Lock) -> list[str]:

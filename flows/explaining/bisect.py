@@ -126,7 +126,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
         shutil.rmtree(FOLDER / "data", ignore_errors=True)
     if as_json:
         name = span.names[result.batch - 1] if result.batch else None
-        record = {**asdict(result), "batch": name, "model": model, "measure": measure, "retrainings": bench.trained}
+        record = {**asdict(result), "batch": name, "model": model, "measure": measure, "retrainings": bench.trained, "note": span.note}
         print(json.dumps(record, indent=2, ensure_ascii=False))
     else:
         print(printable(text(result, span, what=f"{measure} of {model}", trained=bench.trained)))
@@ -206,8 +206,8 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
         first = len(champion_batches) if champion_batches and len(champion_batches) < last else 0
         if champion_batches is None:
             note = (
-                f"champion/{champion.number} was not trained on the first few of these batches alone, so all are searched: one that comes "
-                "before others by its name is new, say, or the data set is; --good BATCH names the last that does no harm"
+                f"champion/{champion.number} was not trained on exactly the first batches by name (a new one may precede an old one, or "
+                "the data set may have changed), so all are searched; --good BATCH names the last that does no harm"
             )
     if last - first < 2:
         after = f" after {names[first - 1]}" if first else ""
@@ -238,8 +238,8 @@ def text(result: Found, span: Range, *, what: str, trained: int) -> str:
     lines.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {result.probability:.2f}; retrainings: {trained})")
     if partial := [attempt for attempt in result.tried if result.drop < attempt.difference - Z * attempt.error and _is_loss(attempt)]:
         lines.append(
-            f"the first {counted(partial[-1].batches, 'batches')} cost {partial[-1].difference:+.4f} of {result.drop:+.4f}, "
-            f"so more than one may be bad: leave {name} out, and search again"
+            f"the first {counted(partial[-1].batches, 'batches')} account for {partial[-1].difference:+.4f} of {result.drop:+.4f}, "
+            f"so more than one batch may be bad: leave {name} out, and search again"
         )
     shared = LEAST_NOISE * abs(result.drop)
     lines.append(

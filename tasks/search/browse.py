@@ -19,7 +19,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_text
 from tasks.core.sources.grades import is_grade
 from tasks.core.stage.entry import parser, stage
-from tasks.core.tables.documents import texts_of
+from tasks.core.tables.ids import ordinals
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
 from tasks.search.__main__ import open_systems, system_arguments, texts_found
@@ -135,7 +135,7 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
     def judge(judgment: Judgment) -> dict[str, str]:
         if judgment.query is not None and judgment.query not in corpus.queries and not judgment.query.startswith(TYPED):
             raise HTTPException(404, f"no query {judgment.query} in {corpus.split}")
-        if judgment.doc not in texts_of(corpus.documents, pa.chunked_array([pa.array([judgment.doc], pa.string())])):
+        if ordinals(pa.chunked_array([[judgment.doc]], pa.string()), corpus.documents)[0] < 0:
             raise HTTPException(404, f"no document {judgment.doc} in the corpus")
         return {"query": judgments.add(judgment)}
 

@@ -57,7 +57,7 @@ def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
     if missing := _missing_import(file, reader.root):
         line, other = missing
         raise UserError(
-            f"{file.relative_to(reader.root)}:{line}: imports {other}, expected a module of ours (docs/design.md); fix the import"
+            f"{file.relative_to(reader.root)}:{line}: imports {other}, which does not exist; fix the import (modules: docs/design.md)"
         )
     return f"{value}@{digest[:16]}"
 

@@ -80,7 +80,7 @@ def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name:
     if name is None:
         assert frozen(project)
         return
-    with pytest.raises(UserError, match=rf"^tasks/train/mine\.py:8: imports {name}, expected a module of ours"):
+    with pytest.raises(UserError, match=rf"^tasks/train/mine\.py:8: imports {name}, which does not exist"):
         frozen(project)
 
 

@@ -123,9 +123,12 @@ def test_a_loss_of_several_batches_is_told() -> None:
         result = Found(2, 0.99, drop=-0.12, error=0.01, queries=80, tried=[Tried(1, -0.001, 0.01), Tried(2, part, 0.01)])
         return told_of(result, Range(NAMES, 0, 4), what="AP of a", trained=4)
 
-    assert "the first 2 batches cost -0.0600 of -0.1200, so more than one may be bad: leave b01 out, and search again\n" in told(-0.06)
+    assert (
+        "the first 2 batches account for -0.0600 of -0.1200, so more than one batch may be bad: leave b01 out, and search again\n"
+        in told(-0.06)
+    )
     for within_noise in (-0.11, -0.12, -0.15, -0.016):
-        assert "more than one" not in told(within_noise)
+        assert "more than one batch" not in told(within_noise)
 
 
 def test_differences_are_paired() -> None:
@@ -188,7 +191,7 @@ def test_a_champion_of_other_batches_is_told(batches: tuple[str, ...] | None, go
     inbox: Any = SimpleNamespace(batches=dict.fromkeys(NAMES), find=lambda _: SimpleNamespace(batches=batches))
     batch_range = bisect.range_of(inbox, Champion(3, "a", "promoted", "now", data={"digest": "d"}), good, bad=None)
     assert (batch_range.good, batch_range.bad) == (first, 16)
-    assert batch_range.note.startswith("champion/3 was not trained on the first few of these batches alone") is note
+    assert batch_range.note.startswith("champion/3 was not trained on exactly the first batches by name") is note
 
 
 def test_a_source_that_is_not_here_is_as_the_commit_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +223,7 @@ def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., P
     out, _ = project.call("bisect", "--model", "a")
     assert "bad batch: w2 (probability 1.00; retrainings: 3)" in out
     answer = json.loads(project.call("bisect", "--model", "a", "--json")[0])
-    assert (answer["batch"], answer["retrainings"]) == ("w2", 0), "what was measured is known"
+    assert (answer["batch"], answer["retrainings"], answer["note"]) == ("w2", 0, ""), "what was measured is known"
     assert not (project.folder / ".retemper/bisect/tree").exists()
 
 
