@@ -55,7 +55,8 @@ from safetensors.torch import save_file
 from tasks.core.stage.entry import stage
 from tasks.core.files import new_folder, write_json
 from tasks.core.stage.scratch import is_sealed, mark_finished, scratch_folder, seal, work_digest
-from tasks.core.training.loop import Journal, Schedule, Steps, fit, save_state
+from tasks.core.training.checkpoints import save_state
+from tasks.core.training.loop import Journal, Schedule, Steps, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.encode.shards import ShardStore
 name = sys.argv[1]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tasks.core.files import new_file
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
-from tasks.core.training.loop import CHECKPOINT, checkpoint_step
+from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step
 from tasks.core.training.ranks import first_rank_first
 
 if TYPE_CHECKING:

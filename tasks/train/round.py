@@ -15,9 +15,10 @@ from tasks.core.models.projector import add_projector
 from tasks.core.params.runtime import Runtime
 from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.tokens.tokenizer import load_tokenizer
+from tasks.core.training.checkpoints import load_state, read_state, save_state
 from tasks.core.training.companions import copy_companions
 from tasks.core.training.compute import Compute
-from tasks.core.training.loop import Journal, Validation, fit, load_state, read_state, save_state
+from tasks.core.training.loop import Journal, Validation, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import replayed_from
 from tasks.train.batches import (

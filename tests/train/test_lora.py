@@ -21,8 +21,9 @@ from tasks.core.models.folder import Shape
 from tasks.core.models.projector import add_projector
 from tasks.core.tables.judgments import lists_of
 from tasks.core.tokens.folder import Tokens
+from tasks.core.training.checkpoints import state_tensors
 from tasks.core.training.compute import Compute
-from tasks.core.training.loop import Journal, Schedule, fit, state_tensors
+from tasks.core.training.loop import Journal, Schedule, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.train.batches import TrainingSet
 from tasks.train.frozen import Frozen

@@ -32,7 +32,7 @@ def loop_nll(scores: torch.Tensor, negative: torch.Tensor) -> tuple[float, np.nd
     value, gradient = 0.0, np.zeros(scores.shape)
     for q in range(len(scores)):
         candidates = [q] + [j for j in range(scores.shape[1]) if negative[q, j]]
-        total = sum(math.exp(float(scores[q, j])) for j in candidates)
+        total = sum(math.exp(scores[q, j].item()) for j in candidates)
         value -= math.log(math.exp(float(scores[q, q])) / total) / len(scores)
         for j in candidates:
             gradient[q, j] = (math.exp(float(scores[q, j])) / total - (j == q)) / len(scores)

@@ -11,7 +11,8 @@ from torch import nn
 from tasks.core.errors import Corrupt, UserError
 from tasks.core.metrics.measures import parse, per_query
 from tasks.core.tables.judgments import DocumentLists, lists_of
-from tasks.core.training.loop import BEST, CHECKPOINT, Journal, Schedule, Steps, Validation, fit
+from tasks.core.training.checkpoints import BEST, CHECKPOINT
+from tasks.core.training.loop import Journal, Schedule, Steps, Validation, fit
 from tasks.train.batches import TrainingSet
 from tasks.train.params import Round
 from tasks.train.validation import hold_out, ndcg

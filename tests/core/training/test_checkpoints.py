@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tasks.core.files import folder_digest
-from tasks.core.training.loop import CHECKPOINT, checkpoint_step, read_checkpoint, save_checkpoint
+from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step, read_checkpoint, save_checkpoint
 from tasks.core.training.optimizers import make_optimizer
 from tests.core.training.test_loop import model, train
 

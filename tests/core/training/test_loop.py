@@ -16,16 +16,9 @@ from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.training import loop
-from tasks.core.training.figures import read_figures
-from tasks.core.training.loop import (
+from tasks.core.training.checkpoints import (
     CHECKPOINT,
-    Journal,
-    Schedule,
-    Steps,
-    Validation,
     checkpoint_step,
-    fit,
-    is_plotted,
     load_state,
     read_checkpoint,
     read_state,
@@ -33,6 +26,8 @@ from tasks.core.training.loop import (
     save_state,
     state_tensors,
 )
+from tasks.core.training.figures import read_figures
+from tasks.core.training.loop import Journal, Schedule, Steps, Validation, fit, is_plotted
 from tasks.core.training.optimizers import linear_schedule, make_optimizer
 
 STEPS = 12

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from tasks.core.training import loop
-from tasks.core.training.loop import Journal, Schedule, Steps, Validation, checkpoint_step, fit, read_checkpoint
+from tasks.core.training.checkpoints import checkpoint_step, read_checkpoint
+from tasks.core.training.loop import Journal, Schedule, Steps, Validation, fit
 from tasks.core.workers.gang import Gang
 from tests.core.training.test_loop import Slope
 from tests.fake_gpu import GPU, fake_gpu

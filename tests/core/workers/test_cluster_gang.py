@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tasks.core.errors import Unavailable, UserError
 from tasks.core.files import folder_digest
 from tasks.core.params.runtime import Runtime
-from tasks.core.training.loop import CHECKPOINT, checkpoint_step
+from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step
 from tasks.core.training.ranks import open_ranks
 from tasks.core.workers import cluster_gang
 from tasks.core.workers.cluster_gang import Said, address_of, interface

@@ -15,7 +15,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
 from tasks.core.params.runtime import Runtime
 from tasks.core.training import ranks
-from tasks.core.training.loop import CHECKPOINT, checkpoint_step
+from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step
 from tasks.core.workers import each
 from tasks.core.workers.gang import deal_pieces
 from tasks.core.workers.together import RankFailed, together
