@@ -69,37 +69,23 @@ def cached_backward(
     In a `gang`, each rank encodes its share of the same chunks, and all ranks compute the loss of all vectors. Each leaves its share of the
     gradients; their sum is the whole. Only the first rank leaves gradients of the loss's own weights.
     """
-    device, dtype, gang = compute.device, compute.dtype, compute.gang
+    gang = compute.gang
     rank, ranks = (0, 1) if gang is None else (gang.rank, gang.size)
-    inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if device.type == "cpu" else []
-    embeddings = [module for module in inputs if isinstance(module, nn.Embedding)]
     if unpadded is None:
-        unpadded = unpadded_towers([side.tower for side in sides], device, dtype)
+        unpadded = unpadded_towers([side.tower for side in sides], compute.device, compute.dtype)
     else:
         for tower in unpadded.values():
             tower.refresh()
     chunks = make_chunks(sides, unpadded.keys(), batch_tokens, ranks)
+    passes = _Passes(sides, chunks, compute, key, unpadded)
     work = [list(range(len(chunks)))] if gang is None else gang.deal([chunk.size for chunk in chunks])
     own_numbers = work[rank]
     with_graph = _last_ones(own_numbers, [chunk.size for chunk in chunks], compute.graph_tokens)
-
-    def forward(number: int) -> torch.Tensor:
-        chunk = chunks[number]
-        torch.manual_seed(draw_seed(*key, number))
-        texts = [(sides[s].tokens, sides[s].rows[rows]) for s, rows in chunk.parts]
-        if chunk.tower in unpadded:
-            return unpadded[chunk.tower].vectors(texts)
-        ((tokens, rows),) = texts
-        ids_BL, mask_BL = tokens.padded(rows)
-        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(embeddings):
-            vectors_BD: torch.Tensor = chunk.tower(to_device(ids_BL, device), to_device(mask_BL, device), tokens.prompt)
-        return vectors_BD
-
     graphs: dict[int, torch.Tensor] = {}
-    vectors: list[list[torch.Tensor]] = [[torch.empty(0, side.tower.width, device=device)] for side in sides]  # of our own chunks
+    vectors: list[list[torch.Tensor]] = [[torch.empty(0, side.tower.width, device=compute.device)] for side in sides]  # of our own chunks
     for number in own_numbers:
         with torch.set_grad_enabled(number in with_graph):
-            encoded = forward(number)
+            encoded = passes.forward(number)
         if number in with_graph:
             graphs[number] = encoded
         parts = chunks[number].parts
@@ -114,16 +100,49 @@ def cached_backward(
     backward_to(leaves, value, gang)
     gradients = [_parts_of(leaf.grad, side_rows[rank]) for leaf, side_rows in zip(leaves, places, strict=True)]
     for number in reversed(own_numbers):  # the kept graphs first, to free them
-        chunk = chunks[number]
-        gradient = torch.cat([gradients[s].pop() for s, _ in chunk.parts])
-        encoded = graphs.pop(number) if number in with_graph else forward(number)
-        torch.autograd.backward(encoded, gradient)
-        for embedding in embeddings:  # dense from the first chunk on, so that later ones are added in place
+        gradient = torch.cat([gradients[s].pop() for s, _ in chunks[number].parts])
+        passes.backward(number, graphs.pop(number) if number in with_graph else passes.forward(number), gradient)
+    return {"loss": value.detach(), **metrics}
+
+
+class _Passes:
+    """The passes of a step's chunks through their towers. Each forward pass of a chunk draws the same dropout."""
+
+    def __init__(
+        self,
+        sides: Sequence[Side],
+        chunks: Sequence[Chunk],
+        compute: Compute,
+        key: tuple[int, ...],
+        unpadded: Mapping[Encoder, Unpadded],
+    ) -> None:
+        self.sides, self.chunks, self.key, self.unpadded = sides, chunks, key, unpadded
+        self.device, self.autocast = compute.device, compute.dtype == torch.bfloat16
+        inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if self.device.type == "cpu" else []
+        self.embeddings = [module for module in inputs if isinstance(module, nn.Embedding)]
+
+    def forward(self, number: int) -> torch.Tensor:
+        """The vectors [B, D] of chunk `number`, one part after the other."""
+        chunk = self.chunks[number]
+        torch.manual_seed(draw_seed(*self.key, number))
+        texts = [(self.sides[s].tokens, self.sides[s].rows[rows]) for s, rows in chunk.parts]
+        if chunk.tower in self.unpadded:
+            return self.unpadded[chunk.tower].vectors(texts)
+        ((tokens, rows),) = texts
+        ids_BL, mask_BL = tokens.padded(rows)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast), _sparse_gradients(self.embeddings):
+            vectors_BD: torch.Tensor = chunk.tower(to_device(ids_BL, self.device), to_device(mask_BL, self.device), tokens.prompt)
+        return vectors_BD
+
+    def backward(self, number: int, encoded_BD: torch.Tensor, gradient_BD: torch.Tensor) -> None:
+        """Accumulate the gradients of chunk `number` in its tower."""
+        torch.autograd.backward(encoded_BD, gradient_BD)
+        for embedding in self.embeddings:  # dense from the first chunk on, so that later ones are added in place
             if embedding.weight.grad is not None and embedding.weight.grad.is_sparse:
                 embedding.weight.grad = embedding.weight.grad.to_dense()
-        if chunk.tower in unpadded:
-            unpadded[chunk.tower].give_back()
-    return {"loss": value.detach(), **metrics}
+        tower = self.chunks[number].tower
+        if tower in self.unpadded:
+            self.unpadded[tower].give_back()
 
 
 def _last_ones(numbers: Sequence[int], sizes: Sequence[int], tokens: int) -> set[int]:
