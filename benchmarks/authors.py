@@ -84,7 +84,7 @@ def jpq(folder: Path) -> str:
 
         query_2, ones = vectors_QD.clone().requires_grad_(), [np.ones(len(rows), np.int64) for rows in positives]
         params = Adore(round="r", negatives="none", steps=1, depth=DEPTH, temperature=1.0, cut=cut, missing="jpq")
-        rows = corpus.found(vectors_QD)
+        rows = corpus.top_rows(vectors_QD)
         lists = complete_lists(
             rows, corpus.owners, positives, positives, corpus.best_rows(query_2), params.handling, np.random.default_rng(0), ones
         )

@@ -93,7 +93,7 @@ class Ceilings:
         print(f"measured: {self.products / 1e12:,.1f} TFLOP/s in bf16, {self.bytes / 1e9:,.0f} GB/s copied")
 
 
-def made_tokens(rows: int, lengths: tuple[int, int], seed: int = 1) -> Tokens:
+def random_tokens(rows: int, lengths: tuple[int, int], seed: int = 1) -> Tokens:
     """Random token ids; lengths are drawn between two numbers, both included."""
     draw = np.random.default_rng(seed)
     offsets = np.concatenate([[0], draw.integers(lengths[0], lengths[1] + 1, size=rows).cumsum()])
@@ -101,7 +101,7 @@ def made_tokens(rows: int, lengths: tuple[int, int], seed: int = 1) -> Tokens:
     return Tokens(flat, offsets, np.arange(rows, dtype=np.int32), Path(), 0, lengths[1], "", "")
 
 
-def made_tower(size: Scratch) -> Encoder:
+def random_tower(size: Scratch) -> Encoder:
     return random_towers(BertConfig(vocab_size=VOCABULARY).to_dict(), Shape(pooling="mean", similarity="cosine"), size, 1).document
 
 
@@ -114,9 +114,9 @@ def operations(size: Scratch, tokens: Tokens, rows: np.ndarray) -> float:
 def encoding(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, budget: int) -> None:
     print(f"\n{'encode':<44}{'texts/s':>11}{'TFLOP/s':>9}{'of measured':>13}{'padded transformers':>21}{'ratio':>8}")
     for name, size in SIZES.items():
-        tower = move_module(made_tower(size), clock.device, dtype).eval()
+        tower = move_module(random_tower(size), clock.device, dtype).eval()
         for lengths in ((128, 128), (512, 512), (16, 144)):
-            tokens = made_tokens(24 * budget * 2 // sum(lengths), lengths)
+            tokens = random_tokens(24 * budget * 2 // sum(lengths), lengths)
             ours = clock.median(partial(encode, tower, tokens, np.arange(len(tokens)), budget, clock.device), f"encode {name} {lengths}")
             sample = np.arange(max(1, budget // lengths[1]))
             inputs = [tensor.to(clock.device) for tensor in tokens.padded(sample)]
@@ -135,9 +135,9 @@ class Training:
     """Steps of `batch` queries of 32 tokens, as many positives and negatives of 128; ours, and the padded form in one pass a side."""
 
     def __init__(self, size: Scratch, batch: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.tower, self.device, self.dtype = made_tower(size).to(device).train(), device, dtype
+        self.tower, self.device, self.dtype = random_tower(size).to(device).train(), device, dtype
         self.optimizer = make_optimizer("adamw", self.tower, 2e-5, 0.01)
-        queries, documents = made_tokens(batch, (32, 32)), made_tokens(2 * batch, (128, 128), 2)
+        queries, documents = random_tokens(batch, (32, 32)), random_tokens(2 * batch, (128, 128), 2)
         self.sides = [Side(self.tower, tokens, np.arange(len(tokens))) for tokens in (queries, documents)]
         config = self.tower.transformer.config
         self.budget, self.kept = best_training_tokens([self.tower], device, dtype), kept_tokens(Runtime(), device, self.tower, config)
@@ -233,8 +233,8 @@ def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, 
 
 def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, name: str) -> None:
     size, batch, count = SIZES[name], 32, 3200
-    documents, tower = held(rows, size.width, clock.device), made_tower(size).to(clock.device).train()
-    queries, params = made_tokens(count, (6, 24)), Adore(round="none", negatives="none", batch_queries=batch)
+    documents, tower = held(rows, size.width, clock.device), random_tower(size).to(clock.device).train()
+    queries, params = random_tokens(count, (6, 24)), Adore(round="none", negatives="none", batch_queries=batch)
     optimizer = make_optimizer("adamw", tower, 5e-6, 0.01)
     positives = lists_of(np.arange(count), np.arange(count), count, np.ones(count, dtype=np.float32))
     data = Data(np.arange(count), positives, None, rows, positives)

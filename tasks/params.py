@@ -50,7 +50,7 @@ class Extra(Params):
 
     @field_validator("relevance", mode="before", json_schema_input_type=dict[Split, Grade] | Grade)
     @classmethod
-    def _each(cls, value: Any) -> Any:
+    def _expand(cls, value: Any) -> Any:
         return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)
 
 

@@ -75,12 +75,12 @@ def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> 
 def name_batches(message: str, project: Path) -> str:
     """Add the batches that lines came from to a message that names a file of `project`'s merged data set; return others unchanged."""
     try:
-        return _told(message, project)
+        return _name_own_files(message, project)
     except (UserError, OSError):  # a batch has changed or gone since
         return message
 
 
-def _told(message: str, project: Path) -> str:
+def _name_own_files(message: str, project: Path) -> str:
     match = re.search(rf"{re.escape(str((project / OUT).resolve()))}/([^\s:]+)(?::(\d+))?: ", message)
     merged = read_json(project / STAMP) if match and (project / STAMP).exists() else {}
     if not match or match[1] not in merged:

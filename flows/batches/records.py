@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from tasks.core.errors import UserError, counted
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
-from tasks.core.sources.delimiters import BLANK, delimiter_of, is_tabbed, tells_delimiter
+from tasks.core.sources.delimiters import BLANK, declares_delimiter, delimiter_of, is_tabbed
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, column_order_error, weight_of
@@ -296,7 +296,7 @@ def _rows(
     start = 1
     try:
         for cells in rows:
-            is_delimiter_line, at, start = start == 1 and tells_delimiter(cells, delimiter), f"{path}:{start}", rows.line_num + 1
+            is_delimiter_line, at, start = start == 1 and declares_delimiter(cells, delimiter), f"{path}:{start}", rows.line_num + 1
             if is_delimiter_line or not any(cell.strip() for cell in cells):
                 continue
             if header is None:

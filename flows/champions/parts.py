@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flows.repository.lock import LOCK, Lock, corpus_of, parameters
-from flows.results.fusions import BM25, fusions, is_served, made_from
+from flows.results.fusions import BM25, fusion_parts, fusions, is_served
 from tasks.core.errors import UserError
 from tasks.core.retrieval.fusion import DEPTH
 
@@ -47,7 +47,7 @@ class Parts:
 def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str) -> Parts:
     """The parts of `model` by the entries of dvc.lock. `read` reads JSON files of outs. UserError, naming `where`, for a missing part."""
     outs, sections = outs_of(stages), _sections(stages)
-    searched, dense, fused = _made_from(model, sections)
+    searched, dense, fused = _search_parts(model, sections)
     for name in dense:
         if f"data/encoders/{name}" not in outs:
             known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
@@ -77,18 +77,18 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
 def settings_of(stages: Lock, model: str) -> dict[str, Any]:
     """The sections OWN of params.yaml as the stages of `model` read them, and the factories of its own indexes, if any."""
     sections, values = _sections(stages), dict(parameters(stages.get("tokenize", {})))
-    for name in _made_from(model, sections)[1]:
+    for name in _search_parts(model, sections)[1]:
         for stage in ("encode", "index"):
             values |= parameters(stages.get(f"{stage}@{sections['adore'].get(name, {}).get('round', name)}", {}))
     settings = {name: values[name] for name in OWN if name in values}
-    if indexes := [sections["adore"][name]["index"] for name in _made_from(model, sections)[1] if has_own_index(sections, name)]:
+    if indexes := [sections["adore"][name]["index"] for name in _search_parts(model, sections)[1] if has_own_index(sections, name)]:
         settings["indexes"] = indexes
     return settings
 
 
-def _made_from(model: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+def _search_parts(model: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """The systems that a model searches with, those of them that are encoders, and the fusions that combine them."""
-    searched, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
+    searched, fused = fusion_parts(model, sections) if model in fusions(sections) else ([model], [])
     return searched, [name for name in searched if name != BM25 or not fused], fused
 
 

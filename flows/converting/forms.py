@@ -71,7 +71,7 @@ def form_of(at: str, keys: Sequence[str]) -> Form:
 def identifier(at: str, name: str, value: object) -> str:
     """An id, which may be an integer. Raises UserError for one that qrels cannot hold."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
+        refuse(f"{at}: found {_describe(name, value)}, expected a string or an integer")
     text = str(value)
     if not text or any(mark in text for mark in "\t\r\n\0") or has_half_character(text):
         refuse(f"{at}: found {name} {shorten(text)}, expected a non-empty id without tabs, line ends, NUL, or half characters")
@@ -80,7 +80,7 @@ def identifier(at: str, name: str, value: object) -> str:
 
 def string(at: str, name: str, value: object) -> str:
     if not isinstance(value, str):
-        refuse(f"{at}: found {_what(name, value)}, expected a string")
+        refuse(f"{at}: found {_describe(name, value)}, expected a string")
     return value
 
 
@@ -88,9 +88,9 @@ def extra_keys(at: str, row: Row) -> dict[str, Any]:
     """The keys of a query, other than its text, that BEIR's form keeps. Raises UserError for answers that are not strings."""
     extras = {name: row[name] for name in MORE if row.get(name)}
     if not is_answers(extras.get("answers", [])):
-        refuse(f"{at}: found {_what('answers', extras['answers'])}, expected a list of strings")
+        refuse(f"{at}: found {_describe('answers', extras['answers'])}, expected a list of strings")
     if not isinstance(extras.get("metadata", {}), dict):
-        refuse(f"{at}: found {_what('metadata', extras['metadata'])}, expected an object")
+        refuse(f"{at}: found {_describe('metadata', extras['metadata'])}, expected an object")
     return extras
 
 
@@ -167,9 +167,9 @@ def _pair(at: str, row: Row, *, query: str, text: str, negatives: Sequence[str],
     if not isinstance(texts, list):
         texts, values = [texts], [values]
     elif not isinstance(values, list) or len(values) != len(texts):
-        raise UserError(f"{at}: found {_what(label, values)}, expected a list of {len(texts)}, one for each of {text}")
+        raise UserError(f"{at}: found {_describe(label, values)}, expected a list of {len(texts)}, one for each of {text}")
     if invalid := [value for value in values if not isinstance(value, int | float) or value not in (0, 1)]:
-        raise UserError(f"{at}: found {_what(label, invalid[0])}, expected 1 (a positive) or 0 (a negative); choose a threshold")
+        raise UserError(f"{at}: found {_describe(label, invalid[0])}, expected 1 (a positive) or 0 (a negative); choose a threshold")
     passages = [Passage(None, "", string(at, text, one)) for one in texts]
     positives, others = ([one for one, value in zip(passages, values, strict=True) if bool(value) is wanted] for wanted in (True, False))
     return Example(at, None, query_text, positives, others)
@@ -191,9 +191,9 @@ def _list(at: str, name: str, value: object, *, of: str) -> list[Any]:
     if value is None and name.startswith("neg"):
         return []
     if not isinstance(value, list):
-        refuse(f"{at}: found {_what(name, value)}, expected a list of {of}")
+        refuse(f"{at}: found {_describe(name, value)}, expected a list of {of}")
     return value
 
 
-def _what(name: str, value: object) -> str:
+def _describe(name: str, value: object) -> str:
     return f"no {name}" if value is None else f"{name} {shorten(value)}"

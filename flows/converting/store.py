@@ -50,7 +50,7 @@ class Store:
     def document(self, at: str, passage: Passage) -> int | None:
         """Add a document, if new; return its number, None if it has no text. UserError for an unknown id, or an id with two texts."""
         if passage.text is None:
-            row = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
+            row = self._fetch_row("SELECT place, empty FROM documents WHERE id = ?", passage.id)
             if row is None:
                 raise UserError(
                     f"{at}: document {shorten(passage.id)} is not in any corpus, expected its text; give the file that has it with --corpus"
@@ -60,13 +60,17 @@ class Store:
         digest, empty = blake2b(raw, digest_size=16).digest(), not f"{passage.title}{passage.text}".strip()
         name = passage.id
         if name is None:
-            if row := self._one("SELECT place FROM documents WHERE digest = ? ORDER BY place", digest):
+            if row := self._fetch_row("SELECT place FROM documents WHERE digest = ? ORDER BY place", digest):
                 return None if empty else int(row[0])
             name = text_id(passage.text)
         statement = "INSERT OR IGNORE INTO documents (id, digest, empty, at) VALUES (?, ?, ?, ?)"
         place = self._insert(statement, name, digest, empty, os.fsencode(at))
         if place is None:
-            place, known_digest, known_at = self._one("SELECT place, digest, at FROM documents WHERE id = ?", name) or (None, b"", b"")
+            place, known_digest, known_at = self._fetch_row("SELECT place, digest, at FROM documents WHERE id = ?", name) or (
+                None,
+                b"",
+                b"",
+            )
             if known_digest != digest:
                 refuse(f"{at}: document {shorten(name)} has another title or text at {os.fsdecode(known_at)}, expected one text per id")
         else:
@@ -84,7 +88,7 @@ class Store:
         """
         raw = _encoded(at, plain(text))
         name = text_id(text) if name is None else name
-        row = self._one("SELECT place, text, at FROM queries WHERE id = ?", name)
+        row = self._fetch_row("SELECT place, text, at FROM queries WHERE id = ?", name)
         if row is None:
             self.white += bool(WHITE.search(name))
             key = blake2b(raw, digest_size=16).digest() if raw else b""
@@ -100,7 +104,7 @@ class Store:
 
     def query_of(self, at: str, name: str) -> tuple[int | None, str]:
         """The number (None if it has no text) and text of a query by its id. Raises UserError if it is unknown."""
-        row = self._one("SELECT place, text, plain FROM queries WHERE id = ?", name)
+        row = self._fetch_row("SELECT place, text, plain FROM queries WHERE id = ?", name)
         if row is None:
             raise UserError(f"{at}: query {shorten(name)} is unknown, expected its text; give the file that has it with --queries")
         return int(row[0]) if row[2] else None, row[1]
@@ -110,7 +114,7 @@ class Store:
         if doc is None:
             self.left_out["pairs with a document without text"] += 1
             return
-        row = self._one("SELECT grade FROM judged WHERE query = ? AND split = ? AND doc = ?", query, split, doc)
+        row = self._fetch_row("SELECT grade FROM judged WHERE query = ? AND split = ? AND doc = ?", query, split, doc)
         if row is None:
             self._insert("INSERT INTO judged (query, split, doc, grade) VALUES (?, ?, ?, ?)", query, split, doc, grade)
         elif row[0] != grade:
@@ -125,11 +129,11 @@ class Store:
 
     def queries(self) -> Iterator[tuple[str, str, str]]:
         """Id, text, and other keys (JSON) of every query with a relevant document."""
-        return self._all(f"SELECT q.id, q.text, q.more FROM queries q WHERE {_relevant('q.place')} ORDER BY q.place")
+        return self._fetch_all(f"SELECT q.id, q.text, q.more FROM queries q WHERE {_relevant('q.place')} ORDER BY q.place")
 
     def judged(self, split: str) -> Iterator[tuple[str, str, int]]:
         """Query, document, and grade, for queries with a relevant document in that split."""
-        return self._all(
+        return self._fetch_all(
             "SELECT q.id, d.id, j.grade FROM judged j CROSS JOIN queries q ON q.place = j.query CROSS JOIN documents d ON d.place = j.doc "
             f"WHERE j.split = ? AND {RELEVANT.format(query='j.query', split='j.split')} ORDER BY j.place",
             split,
@@ -137,7 +141,7 @@ class Store:
 
     def negatives(self) -> Iterator[tuple[str, str]]:
         """Query and document of negatives, for training queries with a relevant document, without documents relevant to the query."""
-        return self._all(
+        return self._fetch_all(
             "SELECT q.id, d.id FROM negatives n CROSS JOIN queries q ON q.place = n.query CROSS JOIN documents d ON d.place = n.doc "
             f"WHERE {_relevant('n.query', 'train')} AND NOT {POSITIVE} ORDER BY n.place"
         )
@@ -166,11 +170,11 @@ class Store:
         cursor = self._database.execute(statement, values)
         return cursor.lastrowid if cursor.rowcount else None
 
-    def _one(self, statement: str, *values: object) -> tuple[Any, ...] | None:
+    def _fetch_row(self, statement: str, *values: object) -> tuple[Any, ...] | None:
         row: tuple[Any, ...] | None = self._database.execute(statement, values).fetchone()
         return row
 
-    def _all(self, statement: str, *values: object) -> Iterator[Any]:
+    def _fetch_all(self, statement: str, *values: object) -> Iterator[Any]:
         yield from self._database.execute(statement, values)
 
     def _number(self, statement: str) -> int:

@@ -16,13 +16,13 @@ from flows.parameters.sources import list_dataset, list_encoder, write_source
 from flows.pipeline import server
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, read_changes, remove_worktree, run_in, temp_tree
 from flows.results import metrics
-from flows.results.fusions import BM25, fusions, made_from, record_of
-from flows.results.generations import lock_here, refuse_unfit
+from flows.results.fusions import BM25, fusion_parts, fusions, record_of
+from flows.results.generations import current_lock, refuse_unfit
 from flows.storage.remote import WARNING
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import read_json, write_json
@@ -34,7 +34,7 @@ from tasks.core.sources.datasets import PATH_KINDS, parse_dataset, parse_encoder
 from tasks.core.sources.downloads import encoder_folder
 from tasks.params import Parameters
 
-KEPT = Path(".retemper/evaluate")  # a folder per data set: what the next evaluation on it can reuse
+STORES = Path(".retemper/evaluate")  # a folder per data set: what the next evaluation on it can reuse
 DATASETS = 4  # kept; the oldest are removed first
 LENT = ("shards", "scratch")  # finished pieces of an encode, and unfinished work (tasks.core.stage.scratch)
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
@@ -116,11 +116,11 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
     plan = make_plan(model, data, sections, settings=settings, shown=shown)
     processes, display = Processes(), Display()
     try:
-        with stopping_on_signals(processes), second_run(plan, make_kept_folder(data), processes=processes, display=display) as project:
+        with stopping_on_signals(processes), second_run(plan, make_store(data), processes=processes, display=display) as project:
             measured, texts = read_json(project / metrics.METRICS / f"{plan.name}.json"), describe_texts(project / "data", shown)
             revision = str(read_json(project / SOURCE)["dataset"]["digest"])
     except RunFailed as failed:
-        tell([failed.problem])
+        print_problems([failed.problem])
         return failed.problem.status
     description = "\n".join([texts, *describe_model(model, sections)])
     display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{description}")
@@ -167,7 +167,7 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
         equip(project)
         if canonical_spec(read_yaml(project / "params.yaml")["dataset"]["source"]) != canonical_spec(own_source):
             (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
-        link_kept(kept, project)
+        link_store(kept, project)
         lock = kept / f"{plan.name}.lock"
         shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
         for note in plan.notes:
@@ -203,21 +203,21 @@ def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: D
     return Problem(problem.kind, f"{message}; its output is above" if log else message, problem.status)
 
 
-def make_kept_folder(data: str, most: int = DATASETS) -> Path:
+def make_store(data: str, most: int = DATASETS) -> Path:
     """Make the folder for what evaluations on `data` keep. Those of the least recently used data sets beyond `most` are removed.
 
     The project's own shards are stored separately, because encoding other data would treat them as those of deleted documents.
     """
-    folder = KEPT / hashlib.sha256(" ".join(canonical_spec(data)).encode()).hexdigest()[:16]
+    folder = STORES / hashlib.sha256(" ".join(canonical_spec(data)).encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
-    others = [place for place in KEPT.iterdir() if place != folder]  # which may be newer, if a clock was set back
+    others = [place for place in STORES.iterdir() if place != folder]  # which may be newer, if a clock was set back
     for old in sorted(others, key=lambda place: place.stat().st_mtime, reverse=True)[max(most, DATASETS) - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
-def link_kept(kept: Path, tree: Path) -> None:
+def link_store(kept: Path, tree: Path) -> None:
     """Link into `tree` what earlier runs left in folder `kept`, so that its stages use it."""
     for name in LENT:
         (kept / name).mkdir(parents=True, exist_ok=True)
@@ -268,8 +268,8 @@ def describe_texts(data: Path, shown: Shown) -> str:
 def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: Settings, shown: Shown) -> Plan:
     """The run that measures `model` on `data`. Raises UserError if it cannot be measured. `sections`: the project's parameters."""
     if model in fusions(sections):
-        searched, fused = made_from(model, sections)
-        refuse_unfit(lock_here(), model, "dvc.lock")
+        searched, fused = fusion_parts(model, sections)
+        refuse_unfit(current_lock(), model, "dvc.lock")
         encoders = {name: f"data/encoders/{name}" for name in searched if name != BM25}
         for place in encoders.values():
             if not Path(place).exists():
@@ -297,7 +297,7 @@ def edits_of(
 ) -> tuple[list[str], list[str]]:
     """The edits of params.yaml that measure `encoders` (sources by name) and fusions on `data`, and lines on lengths that were reduced."""
     values = untrained_rounds({one: absolute_encoder(place) for one, place in encoders.items()}) | {
-        "dataset.source": _whole_path(data),
+        "dataset.source": _canonical(data),
         "queries": "corpus",
         "articles.source": "demo",
         "fuse": fuse,
@@ -354,7 +354,7 @@ def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings:
 def describe_model(model: str, sections: Mapping[str, Any]) -> list[str]:
     """Lines on how a fusion or BM25 is made; none for an encoder."""
     if model in fusions(sections):
-        return [describe_system(one, sections) for one in made_from(model, sections)[1]]
+        return [describe_system(one, sections) for one in fusion_parts(model, sections)[1]]
     bm25 = validate(lexical.BM25, sections.get("bm25") or {}, "params.yaml", section="bm25")
     return [f"{BM25}: k1 {bm25.k1:g}, b {bm25.b:g}"] if model == BM25 else []
 
@@ -378,7 +378,7 @@ def _setting(record: Mapping[str, Any]) -> dict[str, float]:
     return {key: record[key] for key in ("weight", "k") if key in record}
 
 
-def _whole_path(data: str) -> str:
+def _canonical(data: str) -> str:
     kind, place = canonical_spec(data)
     return f"{kind}:{place}" if place else kind
 

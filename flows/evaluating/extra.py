@@ -14,17 +14,17 @@ from typing import Any
 
 from flows.evaluating import extra_results
 from flows.evaluating.evaluate import SPLITS, Plan, RunFailed, Settings, Shown, chosen_entry, describe_texts, edits_of, second_run
-from flows.evaluating.extra_results import RESULTS, Made
+from flows.evaluating.extra_results import RESULTS, ExtraResults
 from flows.pages import measured
 from flows.parameters.checks import PARAMS, check_file
 from flows.parameters.sources import dataset_entry
 from flows.process import locks
 from flows.process.display import Display
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import Lock
 from flows.results.fusions import BM25, SEARCHED, fusions, is_served
-from flows.results.generations import lock_here
+from flows.results.generations import current_lock
 from flows.results.metrics import METRICS
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import read_json
@@ -33,7 +33,7 @@ from tasks.core.sources.datasets import beir_layout, csv_layout, msmarco_layout,
 from tasks.core.stage.frozen import CODE
 from tasks.params import Extra, Parameters
 
-KEPT = Path(".retemper/extra")  # a folder per data set: finished pieces and dvc.lock of its runs
+STORES = Path(".retemper/extra")  # a folder per data set: finished pieces and dvc.lock of its runs
 LAYOUTS = {"beir": beir_layout, "csv": csv_layout, "msmarco": msmarco_layout}  # kinds whose splits are known before reading them
 # Sections of params.yaml, and stages, that figures on a further data set depend on, in addition to encoders, fusions, and the data.
 READ = ("prepare", "base", "text", "tokenize", "bm25", "encode", "retrieve", "evaluate", "report")
@@ -55,14 +55,14 @@ class Systems:
         return (BM25, *self.encoders, *self.fuse)
 
 
-def wanted() -> bool:
+def is_configured() -> bool:
     """Whether params.yaml names further data sets, or did."""
     return bool(read_yaml(PARAMS).get("extra")) or RESULTS.exists()
 
 
 def check() -> None:
     """Raise UserError if a data set of `extra` is unavailable and was never read before, or has no judgments of dev or test."""
-    for name, entry in check_file().extra.items() if wanted() else ():
+    for name, entry in check_file().extra.items() if is_configured() else ():
         dataset_entry(f"extra.{name}", entry.source)
         spec = parse_dataset(entry.source)
         if spec.kind in LAYOUTS and spec.folder.exists():
@@ -80,15 +80,15 @@ def run(*, measure: bool) -> int:
     The results of data sets that params.yaml no longer names are removed.
     """
     parameters, sections = check_file(), read_yaml(PARAMS)
-    for folder in [folder for place in (RESULTS, KEPT) if place.is_dir() for folder in place.iterdir()]:
+    for folder in [folder for place in (RESULTS, STORES) if place.is_dir() for folder in place.iterdir()]:
         if folder.name not in parameters.extra:
             shutil.rmtree(folder, ignore_errors=True)
     if RESULTS.is_dir() and not any(RESULTS.iterdir()):
         RESULTS.rmdir()
-    problems, current_results = list[Problem](), list[Made]()
+    problems, current_results = list[Problem](), list[ExtraResults]()
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
-        lock = lock_here()
+        lock = current_lock()
         for name, entry in parameters.extra.items():
             try:
                 digest = digest_of(entry, revision(name, entry), sections, lock=lock)
@@ -102,11 +102,11 @@ def run(*, measure: bool) -> int:
             except UserError as error:
                 if measure:
                     problems.append(Problem(error.kind, f"extra.{name}: {error}"))
-    best = extra_results.best_here()
+    best = extra_results.best_on_main()
     for made in current_results if measure else ():
         display.line(f"\n{extra_results.text(made, best)}")
     measured.add([extra_results.section(made, best) for made in current_results])
-    tell(problems)
+    print_problems(problems)
     return max((problem.status for problem in problems), default=0)
 
 
@@ -165,7 +165,7 @@ def measure_on(
     """Measure every system on data set `name` and write data/extra/NAME. Raises RunFailed, or UserError."""
     plan, shown = plan_of(name, parameters, sections)
     all_systems, entry = systems(sections), parameters.extra[name]
-    with second_run(plan, KEPT / name, processes=processes, display=display) as project:
+    with second_run(plan, STORES / name, processes=processes, display=display) as project:
         about = {
             "digest": digest,
             "source": entry.source,

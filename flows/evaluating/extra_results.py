@@ -28,7 +28,7 @@ REPORTED = ("test", "dev")  # splits, in the order of their tables
 
 
 @dataclass(frozen=True)
-class Made:
+class ExtraResults:
     """The results on one data set: `about`, the content of made.json; means by system; and tests of all pairs of systems by split."""
 
     name: str
@@ -79,10 +79,10 @@ def is_current(name: str, digest: str) -> bool:
     return made.is_file() and read_json(made)["digest"] == digest
 
 
-def load(name: str) -> Made:
+def load(name: str) -> ExtraResults:
     """The results on a data set."""
     folder = RESULTS / name
-    return Made(name, read_json(folder / MADE), read_metrics(folder / "metrics"), read_json(folder / "significance.json"))
+    return ExtraResults(name, read_json(folder / MADE), read_metrics(folder / "metrics"), read_json(folder / "significance.json"))
 
 
 def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, values: Path, qrels: Path) -> None:
@@ -156,12 +156,12 @@ def _values(path: Path, metric: str) -> dict[str, float]:
     return dict(zip(table["query"].to_pylist(), table[metric].to_pylist(), strict=True))
 
 
-def best_here() -> str:
+def best_on_main() -> str:
     """The best system on the main data set, as the report chose it; empty before there is a report."""
     return str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
 
 
-def text(made: Made, best: str) -> str:
+def text(made: ExtraResults, best: str) -> str:
     """A table for each split, for a terminal."""
     about = made.about
     lines = [f"extra.{made.name}: {about['source']}, {counted(about['documents'], 'documents')}, zero-shot"]
@@ -170,7 +170,7 @@ def text(made: Made, best: str) -> str:
     return "\n".join([*lines, *legend(made, best), about["texts"]])
 
 
-def section(made: Made, best: str) -> Section:
+def section(made: ExtraResults, best: str) -> Section:
     """The same as a section of the page."""
     parts: Sequence[Markup] = [
         Markup("<h3>{}, {}</h3>{}").format(split, made.queries(split), table(*made.rows(split, best), words=("above",)))
@@ -182,7 +182,7 @@ def section(made: Made, best: str) -> Section:
     return Section(f"extra-{made.name}", f"On {made.name}", Markup("").join(parts), note)
 
 
-def legend(made: Made, best: str) -> list[str]:
+def legend(made: ExtraResults, best: str) -> list[str]:
     """How to read the tables."""
     tests = made.tests
     compared = counted(len(next(iter(tests["splits"].values()))["pairs"]), "pairs")

@@ -20,8 +20,8 @@ from flows.evaluating.evaluate import (
     absolute_encoder,
     canonical_spec,
     edits_of,
-    make_kept_folder,
     make_plan,
+    make_store,
     refuse_before,
     resolve_settings,
     second_run,
@@ -33,7 +33,7 @@ from flows.evaluating.several_results import Results, Table, combine, read, reco
 from flows.parameters.checks import check_file
 from flows.parameters.sources import list_dataset
 from flows.process.display import Display, terminal_width
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25, fusions
 from tasks.core.errors import Problem, UserError
@@ -89,7 +89,7 @@ def evaluate_all(
             notes = plan.notes if label == next(iter(sets)) else ()  # notes on reduced lengths are shown once
             try:
                 with second_run(
-                    replace(plan, notes=notes, partial=True), make_kept_folder(sets[label], len(sets)), processes=processes, display=display
+                    replace(plan, notes=notes, partial=True), make_store(sets[label], len(sets)), processes=processes, display=display
                 ) as project:
                     measured.setdefault(label, []).append(read(project, group.systems, shown[label], metric=metric))
             except RunFailed as failed:
@@ -104,7 +104,7 @@ def evaluate_all(
         write_json(out, record(table, problems))
     if mteb:
         write_mteb(mteb, table, shown)
-    tell([Problem(problem.kind, f"{where}: {problem.message}", problem.status) for where, problem in problems.items()])
+    print_problems([Problem(problem.kind, f"{where}: {problem.message}", problem.status) for where, problem in problems.items()])
     return max((problem.status for problem in problems.values()), default=0)
 
 
@@ -113,7 +113,7 @@ def labelled_models(models: Sequence[str], sections: Mapping[str, Any]) -> dict[
     places = [model if model == BM25 or model in fusions(sections) else absolute_encoder(model) for model in models]
     refuse_duplicates("--model", models, places)
     folders = [
-        _as_given(Path(model)) if place != model and Path(model).exists() else place for model, place in zip(models, places, strict=True)
+        _absolute(Path(model)) if place != model and Path(model).exists() else place for model, place in zip(models, places, strict=True)
     ]
     return dict(zip(labels(folders, models), models, strict=True))
 
@@ -123,12 +123,12 @@ def labelled_data(data: Sequence[str]) -> dict[str, str]:
     specs = [parse_dataset(one) for one in data]
     refuse_duplicates("--data", data, [" ".join(canonical_spec(one)) for one in data])
     places = [
-        _as_given(local_path(spec.place)) + spec.columns if spec.kind in PATH_KINDS else str(spec).removeprefix("irds:") for spec in specs
+        _absolute(local_path(spec.place)) + spec.columns if spec.kind in PATH_KINDS else str(spec).removeprefix("irds:") for spec in specs
     ]
     return dict(zip(labels(places, data), data, strict=True))
 
 
-def _as_given(folder: Path) -> str:
+def _absolute(folder: Path) -> str:
     """The absolute path of a folder; a link keeps its own name."""
     return os.path.normpath(folder.absolute())
 

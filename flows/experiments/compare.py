@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flows.experiments.store import PARAMS, best_model, flatten
 from flows.process.display import fitted_table, terminal_width
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
-from flows.results.generations import lock_here, outdated
+from flows.results.generations import current_lock, outdated
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.exposure import champions
 from flows.team.lineage import ancestors
@@ -104,7 +104,7 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     if Path(name).is_file():
         return Side(name, _values_of_run(Path(name), sections, split=split, measure=measure))
     revision, colon, model = name.rpartition(":")
-    workspace_lock = lock_here()
+    workspace_lock = current_lock()
     if not colon and _evaluation(workspace_lock, name):
         return _measured(name, name, workspace_lock, split=split, measure=measure)
     try:
@@ -176,7 +176,7 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     from tasks.core.metrics.qrels import load_qrels
     from tasks.core.trec.external import read_trec_run
 
-    qrels = Path(corpus_of(lock_here()), "qrels", f"{split}.parquet")
+    qrels = Path(corpus_of(current_lock()), "qrels", f"{split}.parquet")
     if not qrels.exists():
         raise UserError(f"{qrels}: not found, and {path} is measured with it; run retemper run prepare")
     least = least_grade(split, sections)
@@ -197,7 +197,7 @@ def groups_of(split: str) -> Mapping[str, str]:
     """By query, its group of queries that share a relevant document, by this tree's judgments; empty without them."""
     from tasks.core.statistics.clusters import read_groups
 
-    return read_groups(Path(corpus_of(lock_here()), "qrels", f"{split}.parquet"))
+    return read_groups(Path(corpus_of(current_lock()), "qrels", f"{split}.parquet"))
 
 
 def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False, groups: Mapping[str, str] | None = None) -> list[Row]:
@@ -370,7 +370,7 @@ def questions(split: str) -> dict[str, str]:
     """Texts of this working tree's queries; empty if they are missing."""
     import pyarrow.parquet as pq
 
-    path = Path(corpus_of(lock_here()), "queries", f"{split}.parquet")
+    path = Path(corpus_of(current_lock()), "queries", f"{split}.parquet")
     if not path.exists():
         return {}
     table = pq.read_table(path, columns=["id", "text"])

@@ -12,7 +12,7 @@ from flows.experiments.compare import Side, cached_file, questions, side_of
 from flows.experiments.store import PARAMS
 from flows.process.display import text_table
 from flows.repository.lock import Lock, corpus_of
-from flows.results.generations import lock_here
+from flows.results.generations import current_lock
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.params.sections import read_yaml
@@ -40,7 +40,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Found:
+class SystemList:
     """A system's list: its length, and the first documents. `value`: of the measure; None if the query was not measured."""
 
     name: str
@@ -71,7 +71,7 @@ class Answer:
     query: str
     text: str
     least: int
-    systems: tuple[Found, ...]
+    systems: tuple[SystemList, ...]
     relevant: tuple[Relevant, ...]
     notes: tuple[str, ...]
 
@@ -89,7 +89,7 @@ def answer(sides: Sequence[Side], query: str, *, split: str, measure: str, least
     """Look up what the systems find for `query`. Raises UserError if the split lacks it, or a run is missing."""
     from tasks.core.metrics.qrels import load_qrels
 
-    lock, query_texts = lock_here(), questions(split)
+    lock, query_texts = current_lock(), questions(split)
     known = query_texts or dict.fromkeys(sides[0].values, "")
     if query not in known:
         raise UserError(_unknown(query, split, known))
@@ -112,7 +112,8 @@ def answer(sides: Sequence[Side], query: str, *, split: str, measure: str, least
         text=" ".join(known[query].split()),
         least=least,
         systems=tuple(
-            Found(side.name, side.values.get(query), len(scores), tuple(top(scores))) for side, scores in zip(sides, lists, strict=True)
+            SystemList(side.name, side.values.get(query), len(scores), tuple(top(scores)))
+            for side, scores in zip(sides, lists, strict=True)
         ),
         relevant=tuple(
             Relevant(doc, grades[doc], tuple(place.get(doc) for place in places), *tokens.get(doc, UNREAD), texts.get(doc))

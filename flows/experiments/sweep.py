@@ -18,7 +18,7 @@ from flows.parameters.sources import write_source
 from flows.pipeline.stage import find_devices
 from flows.process import locks
 from flows.process.display import Display
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import TYPED, Processes, Stopped, stopping_on_signals, typed_command
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import (
@@ -112,7 +112,7 @@ def sweep(
             display.line(f"\n{store.table(done, test)}")
         for line in ["", *chosen] if chosen else []:
             display.line(line)
-    tell(problems)
+    print_problems(problems)
     return 0 if len(done) == len(points) else 1
 
 

@@ -20,7 +20,7 @@ from flows.intake.settings import FILE
 from flows.parameters.sources import write_source
 from flows.process import locks
 from flows.process.display import Display, clock, text_table
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import commit_of, read_blob
 from flows.repository.worktree import SOURCE
@@ -46,7 +46,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Found:
+class Culprit:
     """What a search found: the bad `batch` (counted from 1), None if all batches together do no harm.
 
     `drop`: the difference that all of them make, negative if worse; `error`: its standard error; both in units of the measure. Errors are
@@ -120,7 +120,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
         try:
             result = search(span, train, fewer=lower_is_better(measure))
         except Failed as failed:
-            tell([failed.problem])
+            print_problems([failed.problem])
             return 1
         bench.close()
         shutil.rmtree(FOLDER / "data", ignore_errors=True)
@@ -156,7 +156,7 @@ def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> 
             )
 
 
-def search(span: Range, train: Train, *, fewer: bool = False) -> Found:
+def search(span: Range, train: Train, *, fewer: bool = False) -> Culprit:
     """Find the batch after which the measure has dropped. `fewer`: lower values of the measure are better.
 
     Both ends are trained first (the cache has them if they were retrainings); unless the drop is larger than its noise, there is nothing
@@ -178,14 +178,14 @@ def search(span: Range, train: Train, *, fewer: bool = False) -> Found:
 
     drop, error, queries = difference(span.bad, 0)
     if drop + Z * error >= 0:
-        return Found(None, 1.0, drop, error, queries, ())
+        return Culprit(None, 1.0, drop, error, queries, ())
     bisection, tried = Search(span.bad - span.good, drop), list[Tried]()
     while not bisection.sure and len(tried) < 2 * span.steps:
         count = span.good + bisection.next()
         mean, noise, _ = difference(count, sum(one.batches == count for one in tried))
         bisection.add(count - span.good, mean, noise)
         tried.append(Tried(count, mean, noise))
-    return Found(span.good + bisection.best, max(bisection.posterior()), drop, error, queries, tuple(tried))
+    return Culprit(span.good + bisection.best, max(bisection.posterior()), drop, error, queries, tuple(tried))
 
 
 def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: str | None) -> Range:
@@ -215,7 +215,7 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
     return Range(names, first, last, note)
 
 
-def text(result: Found, span: Range, *, what: str, trained: int) -> str:
+def text(result: Culprit, span: Range, *, what: str, trained: int) -> str:
     """The report: the retrainings tried, and the bad batch."""
     ends = f"first {counted(span.good, 'batches')}" if span.good else "dataset.source alone"
     noise = f"standard error {result.error:.4f}, {counted(result.queries, 'queries')}"
@@ -258,7 +258,7 @@ def _is_loss(attempt: Tried) -> bool:
     return attempt.difference + Z * attempt.error < 0
 
 
-def _verdict(attempt: Tried, result: Found) -> str:
+def _verdict(attempt: Tried, result: Culprit) -> str:
     return "bad" if attempt.difference < result.drop / 2 else "good"
 
 

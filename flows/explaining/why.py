@@ -16,7 +16,7 @@ from flows.explaining.shapley import Coalition, Group
 from flows.explaining.sides import read_side
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from tasks.core.errors import UserError, counted, printable
 
@@ -88,7 +88,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
             if as_json:  # otherwise they have been said
                 explained = replace(explained, notes=(*side_notes, *explained.notes))
         except Failed as failed:
-            tell([failed.problem])
+            print_problems([failed.problem])
             return 1
         bench.close()
         shutil.rmtree(FOLDER / "data", ignore_errors=True)

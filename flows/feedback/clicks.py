@@ -83,7 +83,7 @@ class Log:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Imported:
     """The result of taking in a log."""
 
     log: Log
@@ -93,7 +93,7 @@ class Taken:
     left_out: Mapping[str, int]  # pairs, by reason
 
 
-def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) -> Taken:
+def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) -> Imported:
     """Write a log's clicks to the new folder `batch`: queries.jsonl, qrels/SPLIT.tsv, and the estimates in propensities.json.
 
     `known`: the data set. Queries that it has in another split, and documents that it lacks, are left out. Raises UserError if the batch
@@ -132,7 +132,7 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
             (folder / f"qrels/{split}.tsv").write_text("\n".join([header, *out, ""]), encoding="utf-8")
         estimated = {"method": rule.method, "eta": propensities.eta, "measured": propensities.measured, "propensities": propensities.values}
         write_json(folder / "propensities.json", {**estimated, "searches": log.searches, "left_out": left_out})
-    return Taken(log, propensities, {split: len(split_rows) for split, split_rows in splits.items()}, len(queries), left_out)
+    return Imported(log, propensities, {split: len(split_rows) for split, split_rows in splits.items()}, len(queries), left_out)
 
 
 def _judgments(

@@ -30,7 +30,7 @@ from flows.forgetting.holdings import (
     remote_places,
     same_texts,
 )
-from flows.forgetting.own_tables import held_in_inbox, own_sources, source_notes, withdraw_records
+from flows.forgetting.own_tables import own_sources, records_in_inbox, source_notes, withdraw_records
 from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.git import git
@@ -100,7 +100,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
         entries = list(known_entries(root, projects, trees))
         plan = make_plan(records, entries, store, root=root, trees=trees)
-        tell_plan(plan, store, tell, models=exposed_models(plan, tell))
+        print_plan(plan, store, tell, models=exposed_models(plan, tell))
         if dry or not sure():
             tell("nothing was removed")
             return 0
@@ -112,7 +112,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         remove(plan, store, root)
         remaining = check(plan, store, root, trees=trees, tell=tell)
         FOUND.unlink()
-    tell_next(tell)
+    print_next_steps(tell)
     return 1 if remaining else 0
 
 
@@ -137,11 +137,11 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
         answer = withdraw_records(kind, folders, marks, dry=True)
         lines |= answer["files"]
         holdings.texts |= set(answer["texts"])
-    inbox = held_in_inbox(marks)
+    inbox = records_in_inbox(marks)
     holdings.texts |= set(inbox["texts"])
     oids = set(holdings.oids)
     runs = tuple(path for path, entry in recorded_runs(root) if any(oid in oids for oid, _ in outs(entry)))
-    files = tuple(path for tree in trees for path in held_files(tree, oids, kinds))
+    files = tuple(path for tree in trees for path in matching_files(tree, oids, kinds))
     own_trees = worktrees()
     losses = forgettings.losses([tree for tree in trees if tree not in own_trees], holdings.outs, oids)
     folders = tuple(path for tree in trees for name in (*REBUILT, *OF_EXTRA) for path in sorted((tree / ".retemper").glob(name)))
@@ -215,7 +215,7 @@ def open_remotes(repo: Any) -> Iterator[Remote]:
             raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
 
 
-def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> Iterator[Path]:
+def matching_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> Iterator[Path]:
     """Files of a working tree whose content is one of `oids`."""
     for path in text_search.files_below(tree / "data"):
         if may_hold(path.relative_to(tree).as_posix(), kinds) and file_md5(path) in oids:
@@ -326,7 +326,7 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
             tell(f"{path}: had the text, {explanation}; removed")
             path.unlink(missing_ok=True)
     for tree in trees:
-        for path in text_search.found_below(
+        for path in text_search.files_with_texts(
             tree, wanted, but=[*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
         ):
             if is_derived(path.relative_to(tree)):
@@ -335,7 +335,7 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
             else:
                 remaining.append(path)
     folders = [folder for _, folders in plan.sources for folder in folders]
-    remaining += [path for folder in folders for path in text_search.found_below(folder, wanted) if path not in remaining]
+    remaining += [path for folder in folders for path in text_search.files_with_texts(folder, wanted) if path not in remaining]
     for remote in store.remotes:
         if remote.fs.protocol != "local":
             tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
@@ -363,7 +363,7 @@ def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:
     return list(found.models)
 
 
-def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure.Model]) -> None:
+def print_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure.Model]) -> None:
     """Print what would be removed, by place, and the models that saw the records."""
     outs = {path for path, _ in plan.holdings.outs}
     rows = []
@@ -392,7 +392,7 @@ def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure
         tell(f"note: {note}")
 
 
-def tell_next(tell: Tell) -> None:
+def print_next_steps(tell: Tell) -> None:
     """Print what the user must do next."""
     tell(f"removed. Next: git add {FILE} && git commit; retemper run (or retemper retrain) trains without the records;")
     tell("then crown a new champion and run retemper gc, with --remote: weights that saw them stay until then.")

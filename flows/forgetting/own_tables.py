@@ -43,7 +43,7 @@ def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str],
     return ask("tasks.prepare.commands.withdraw", request)
 
 
-def held_in_inbox(marks: Collection[str]) -> Any:
+def records_in_inbox(marks: Collection[str]) -> Any:
     """The records in the inbox's files of pairs, in the form of `withdraw_records`'s answer; the files are not changed."""
     files = [path for path in inbox_entries() if is_pairs_file(path)]
     return withdraw_records("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}

@@ -71,7 +71,7 @@ def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
         yield from (path for name in names if (path := Path(place, name)).is_file() and not path.is_symlink())
 
 
-def found_below(folder: Path, wanted: Needles, but: Collection[Path] = ()) -> Iterator[Path]:
+def files_with_texts(folder: Path, wanted: Needles, but: Collection[Path] = ()) -> Iterator[Path]:
     """The files below a folder that have one of the texts; unreadable ones are skipped."""
     for path in files_below(folder, but):
         with suppress(OSError, ValueError):

@@ -27,7 +27,7 @@ PARAMS = Path("params.yaml")
 
 
 @dataclass(frozen=True)
-class Taken:
+class Selection:
     """The SPEC to train on, every batch that was looked at, and `bad`: batches quarantined for the first time, or for a new reason."""
 
     spec: str
@@ -45,7 +45,7 @@ def take_in(
     doing: Say = lambda _: None,
     processes: Processes | None = None,
     lasting: bool = True,
-) -> Taken:
+) -> Selection:
     """The data to train on: `source` itself, the last good batch, or a folder (below the current one) that merges all good ones.
 
     `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. `lasting`: record the
@@ -59,7 +59,7 @@ def take_in(
     if not inbox or not paths:
         if lasting:
             INTAKE.unlink(missing_ok=True)
-        return Taken(spec, missing=missing)
+        return Selection(spec, missing=missing)
     if intake.mode == "append":
         inbox.refuse_unmergeable()
     while True:
@@ -85,7 +85,7 @@ def take_in(
         write_json(INTAKE, [batch.record for batch in batches])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else inbox.spec_of(good[-1])
-    return Taken(spec, tuple(batches), bad, missing)
+    return Selection(spec, tuple(batches), bad, missing)
 
 
 def list_batches(intake: Intake, source: str, project: Path) -> list[Batch]:

@@ -209,7 +209,7 @@ class Inbox:
         odd, earlier = duplicates(checked, rules), self.verdict(path)
         if earlier and (earlier.state, earlier.beside) == ("accepted", batch.beside) and earlier.rules != batch.rules:
             return replace(batch, state="accepted", odd=earlier.odd, by=earlier.by, shift=earlier.shift)  # its texts were judged then
-        earlier_shifts = _shifts_found(earlier, rules) if earlier else {}
+        earlier_shifts = _quarantining_shifts(earlier, rules) if earlier else {}
         for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
             if rules.shift is None or len(texts) < rules.least:
                 continue
@@ -231,7 +231,7 @@ def _last_merged() -> list[str]:
     return [record["name"] for record in read_json(INTAKE) if record["state"] == "accepted"] if INTAKE.exists() else []
 
 
-def _shifts_found(batch: Batch, rules: Gate) -> dict[str, Shift]:
+def _quarantining_shifts(batch: Batch, rules: Gate) -> dict[str, Shift]:
     """The shifts that keep a batch out, by kind. They stay found: with each champion's vectors, one near the limit would come and go."""
     if batch.state != "quarantined":
         return {}

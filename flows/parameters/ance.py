@@ -37,7 +37,7 @@ class Ance:
     settings: Sequence[str] = field(default=())  # KEY=VALUE, of every round
 
     @property
-    def kept(self) -> Optimizer:
+    def effective_optimizer(self) -> Optimizer:
         """`optimizer`, with its default."""
         return self.optimizer or ("moments" if self.steps is None else "continue")
 
@@ -58,9 +58,9 @@ class Ance:
             init = self.init if k == 1 else f"{self.prefix}{k - 1}"
             entry = {"init": init, "negatives": self.source(k), "loss": "nll", "in_batch": "false", "hard_negatives": "1"}
             entry |= {"steps": str(self.steps)} if self.steps is not None else {}
-            entry |= {"optimizer_from": self.kept} if k > 1 and self.kept != "fresh" else {}
-            entry |= {"schedule_steps": str((self.steps or 0) * self.n)} if self.kept == "continue" else {}
-            entry["seed"] = str(first_seed if self.kept == "continue" else first_seed + k - 1)
+            entry |= {"optimizer_from": self.effective_optimizer} if k > 1 and self.effective_optimizer != "fresh" else {}
+            entry |= {"schedule_steps": str((self.steps or 0) * self.n)} if self.effective_optimizer == "continue" else {}
+            entry["seed"] = str(first_seed if self.effective_optimizer == "continue" else first_seed + k - 1)
             for setting in self.settings:
                 key, equals, value = setting.partition("=")
                 if not (equals and key.strip() and value.strip()):
@@ -82,7 +82,7 @@ def add(plan: Ance) -> list[str]:
         raise UserError(
             f"{PARAMS}: rounds.{existing[0]}: already exists; run retemper rounds remove {plan.prefix}, or choose another --prefix"
         )
-    if plan.kept == "continue" and plan.steps is None:
+    if plan.effective_optimizer == "continue" and plan.steps is None:
         raise UserError("--optimizer continue: expected --steps, for one schedule over all rounds; or --optimizer moments")
     sources = [name for section in ("mine", "mix", "teacher") for name in sections.get(section) or {}]
     apply(plan.assignments(rounds, sources), PARAMS, check)

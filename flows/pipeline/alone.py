@@ -6,7 +6,7 @@ Other commands run it in their own worktrees. They have checked params.yaml and 
 import sys
 
 from flows.pipeline import run
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from tasks.core.errors import one_line_errors
 
 WITH_DEV = "--with-dev"  # a data set without a dev split is refused
@@ -19,7 +19,7 @@ def main() -> int:
         with one_line_errors():
             run.run(targets, check=lambda: None, quiet=True, with_dev=WITH_DEV in sys.argv)
     except run.StagesFailed as failed:
-        tell(failed.problems)
+        print_problems(failed.problems)
         return failed.status
     return 0
 

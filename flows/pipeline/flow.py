@@ -139,7 +139,7 @@ class Crew:
             return outcome
         errors = list[str]()
         try:
-            outcome = self._run(name, partial(self._tell, name, log, errors=errors))
+            outcome = self._run(name, partial(self._handle_line, name, log, errors=errors))
         except Stopped:
             return None
         except OSError as error:
@@ -179,7 +179,7 @@ class Crew:
             self.clock.ended(span, *((environments.read_environment(name), costs) if state == "Ran" else ()))
         return replace(outcome, work=costs.get("seconds"))
 
-    def _tell(self, name: str, log: Callable[[str], None], line: str, *, errors: list[str]) -> None:
+    def _handle_line(self, name: str, log: Callable[[str], None], line: str, *, errors: list[str]) -> None:
         """Pass a stage's line to its log and the display. An error goes to `errors` instead of the display, to be shown at the end."""
         if self.processes.stopped:  # what a stage prints from then on is only in its own log
             return

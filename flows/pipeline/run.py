@@ -89,7 +89,7 @@ def run(
                 outcomes = _all_cached(plan) if nothing_to_do else _execute(plan, processes, display, clock=clock, gate=gate)
         except splits.Unfit:
             undo()
-            _put_back(processes)
+            _restore_lock(processes)
             raise
         if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             if not targets:  # DVC may not have the outs of another stage yet
@@ -102,7 +102,7 @@ def run(
         return outcomes
     _show_tables(plan, outcomes, display)
     if clock.spans:
-        _write_pages(plan, clock, display, below=_told_folder(quiet))
+        _write_pages(plan, clock, display, below=_shown_folder(quiet))
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     _refuse_failed(plan, outcomes)
     return outcomes
@@ -159,7 +159,7 @@ def _record_run(plan: Plan, *, part: bool = False) -> AbstractContextManager[Rec
     return recording([StageNow(name, estimate=estimates.get(name)) for name in plan.graph.stages], part=part)
 
 
-def _told_folder(absolute: bool) -> Path | None:
+def _shown_folder(absolute: bool) -> Path | None:
     """The current folder as shown to the user: absolute in another command's worktree (`absolute`), None if that is removed afterwards."""
     folder = Path.cwd()
     return None if worktree.is_temporary(folder) else folder if absolute or worktree.SECOND in os.environ else Path()
@@ -205,7 +205,7 @@ def _all_cached(plan: Plan) -> dict[str, Outcome]:
     return {name: Outcome("Cached") for name in plan.graph.stages}
 
 
-def _put_back(processes: Processes) -> None:
+def _restore_lock(processes: Processes) -> None:
     """Restore dvc.lock as it was when the run began, and the outs that it names, as far as the cache has them."""
     if not locks.BEFORE.exists():
         return

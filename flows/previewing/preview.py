@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flows.evaluating.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, absolute_encoder, second_run
-from flows.evaluating.extra_results import Made, legend, pairwise_tests
+from flows.evaluating.extra_results import ExtraResults, legend, pairwise_tests
 from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.sources import source_keys
@@ -20,7 +20,7 @@ from flows.pipeline import run as pipeline
 from flows.previewing.sample import LEAST, SHARES, Sample, draw
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS, read_metrics
@@ -29,7 +29,7 @@ from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.sources.datasets import local_path
 from tasks.params import Parameters
 
-KEPT = Path(".retemper/preview")  # the sample, and what the next preview can reuse
+FOLDER = Path(".retemper/preview")  # the sample, and what the next preview can reuse
 CORPUS, WEIGHTS = Path("data/corpus"), Path("data/weights/train.parquet")
 PREPARE = "prepare"
 FIRST = ("bm25", "random", "none")  # negatives that need neither an earlier round nor the source's own
@@ -69,11 +69,11 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
     try:
         pipeline.run([PREPARE], quiet=True)
     except pipeline.StagesFailed as failed:
-        tell(failed.problems)
+        print_problems(failed.problems)
         return failed.status
     processes, display = Processes(), Display()
-    with stopping_on_signals(processes), locks.wait_and_hold(KEPT / "turn", lambda: display.line("waiting for another preview to end")):
-        sample = draw(CORPUS, WEIGHTS, documents, to=KEPT / "data", trains=parameters.queries == "corpus")
+    with stopping_on_signals(processes), locks.wait_and_hold(FOLDER / "turn", lambda: display.line("waiting for another preview to end")):
+        sample = draw(CORPUS, WEIGHTS, documents, to=FOLDER / "data", trains=parameters.queries == "corpus")
         queries = sample.queries["train"].drawn if parameters.queries == "corpus" else sample.documents.drawn // SHARES["train"]
         if chosen.trained and not queries:
             if name:
@@ -83,10 +83,10 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
         display.line(f"preview: {describe_sample(sample)}")
         plan = Plan("preview", targets(chosen), [*sets, *edits(sections, chosen, steps=steps)], [])
         try:
-            with second_run(plan, KEPT, processes=processes, display=display) as project:
+            with second_run(plan, FOLDER, processes=processes, display=display) as project:
                 results = read_results(project / "data", parameters, chosen)
         except RunFailed as failed:
-            tell([failed.problem])
+            print_problems([failed.problem])
             return failed.problem.status
     pseudo_dev = parameters.queries == "pseudo" and (parameters.pseudo.dev == "pseudo" or not sample.queries["dev"].drawn)
     trained, training_line = chosen.trained, ""
@@ -147,7 +147,7 @@ def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[s
         full_training = {"steps": steps, "train_queries": None, "train_share": 1.0}
         rounds[chosen.trained] = {key: value for key, value in rounds[chosen.trained].items() if key != "epochs"} | full_training
     values = dict[str, Any]({section: {} for section in EMPTY if section != "encoders"}) | {
-        "dataset.source": f"parquet:{(KEPT / 'data').resolve()}",
+        "dataset.source": f"parquet:{(FOLDER / 'data').resolve()}",
         "articles.source": "demo",
         "prepare.leaks": "drop",  # dev may be drawn from train queries, of which two may have the same text
         "prepare.official_depth": 0,
@@ -165,11 +165,11 @@ def targets(chosen: Systems) -> list[str]:
     return [f"evaluate_{BM25}", *(f"evaluate@{round_name}" for round_name in chosen.rounds)]
 
 
-def read_results(data: Path, parameters: Parameters, chosen: Systems) -> Made:
+def read_results(data: Path, parameters: Parameters, chosen: Systems) -> ExtraResults:
     """The results of the systems on dev, and the tests between them, from the artifacts in folder `data`."""
     about = {"metric": parameters.report.metric, "systems": [BM25, *chosen.rounds], "left_out": []}
     tests = pairwise_tests(data / "values", about, parameters.report, qrels=_qrels(data))
-    return Made("preview", about, read_metrics(data.parent / METRICS), tests)
+    return ExtraResults("preview", about, read_metrics(data.parent / METRICS), tests)
 
 
 def _qrels(data: Path) -> Path:
@@ -193,7 +193,7 @@ def describe_training(name: str, entry: Trained, steps: int, *, origin: str) -> 
     return f"{name}: {counted(steps, 'steps')} of {counted(entry.batch_queries, 'queries')}{note}; a full run has its own steps or epochs"
 
 
-def summary(results: Made, sample: Sample, *, trained: str, pseudo_dev: bool) -> str:
+def summary(results: ExtraResults, sample: Sample, *, trained: str, pseudo_dev: bool) -> str:
     """The table, and how to read it, for a terminal. `trained`: a line on the training; `pseudo_dev`: dev queries are pseudo-queries."""
     lines = [f"preview, dev, {results.queries('dev')}", text_table(*results.rows("dev", "")), *legend(results, "")]
     if trained:

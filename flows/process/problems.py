@@ -29,7 +29,7 @@ class Problems:
             return []
 
 
-def tell(problems: Sequence[Problem]) -> None:
+def print_problems(problems: Sequence[Problem]) -> None:
     """Print a line on stderr for each problem, and record them for the process that started this one."""
     for problem in problems:
         print(f"retemper: {printable(problem.message)}", file=sys.stderr)

@@ -80,7 +80,7 @@ class Processes:
         """
         process = self.start(command, env, folder=folder)
         assert process.stdout is not None
-        reader = threading.Thread(target=_each_line, args=(process.stdout, tell), daemon=True)
+        reader = threading.Thread(target=_pass_lines, args=(process.stdout, tell), daemon=True)
         reader.start()
         try:
             code = process.wait()
@@ -187,7 +187,7 @@ def _quiet(_raised: "sys.UnraisableHookArgs") -> None:
     """Report nothing. While we end, a KeyboardInterrupt in a destructor, or a constructor whose object is then lost, is not worth it."""
 
 
-def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
+def _pass_lines(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
     for raw in stream:
         text = raw.decode("utf-8", "replace").rstrip("\n")
         is_progress = text.rfind("\r") == 0

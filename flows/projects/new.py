@@ -51,7 +51,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Answers:
     """The answers to the questions. `length` is called with the tokens that 95 % of the documents do not exceed, and the suggestion.
 
     `sets`: further edits of params.yaml; `code`: a source of Retemper in place of the installed one; `like`: a finished project whose
@@ -79,7 +79,7 @@ def refuse_place(folder: Path) -> None:
         raise UserError(f"{folder.absolute().parent}: no such folder, expected one to make the project in; make it first")
 
 
-def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
+def new(folder: Path, wanted: Answers, tell: Tell) -> int:
     """Make a project in `folder`; return the exit status. Raises UserError, with nothing left behind, if the data or an answer is unfit."""
     refuse_place(folder)
     folder = folder.absolute()
@@ -116,7 +116,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
     except BaseException:
         shutil.rmtree(folder)
         raise
-    _tell_end(folder, version, lines, tell=tell)
+    _print_next_steps(folder, version, lines, tell=tell)
     return 0
 
 
@@ -139,7 +139,7 @@ def _beside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _set_parameters(project: Path, folder: Path, wanted: Wanted) -> None:
+def _set_parameters(project: Path, folder: Path, wanted: Answers) -> None:
     """Edit the demo's params.yaml for this data. Relative paths are relative to `folder`, where the project will be."""
     path = project / "params.yaml"
     if wanted.queries == "pseudo":
@@ -215,7 +215,7 @@ def _stages() -> list[str]:
         return list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)
 
 
-def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
+def _length(wanted: Answers, tell: Tell, warn: Tell) -> int:
     """Ask how many tokens of a document to read, and return the answer. Also tell what is unusual about the documents."""
     parameters = check(read_yaml(Path("params.yaml")))
     source = parameters.encoder.source
@@ -239,7 +239,7 @@ def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
     return length
 
 
-def _estimates(stages: list[str], stats: Mapping[str, Any], wanted: Wanted) -> list[str]:
+def _estimates(stages: list[str], stats: Mapping[str, Any], wanted: Answers) -> list[str]:
     parameters = check(read_yaml(Path("params.yaml")))
     size, digest = size_of(stats, parameters.tokenize), str(read_json(estimate.SOURCE)["encoder"]["digest"])
     place = wanted.like or CHECKOUT
@@ -255,7 +255,7 @@ def _from(folder: Path, place: str) -> Path:
     return folder / Path(place).expanduser() if Path(place).expanduser().is_absolute() else Path(os.path.normpath(folder / place))
 
 
-def _tell_end(folder: Path, version: Version, lines: Sequence[str], *, tell: Tell) -> None:
+def _print_next_steps(folder: Path, version: Version, lines: Sequence[str], *, tell: Tell) -> None:
     for line in lines:
         tell(line)
     place = os.path.relpath(folder)

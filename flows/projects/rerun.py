@@ -21,7 +21,7 @@ from tasks.core.errors import UserError, counted
 from tasks.core.files import read_json
 
 MIGRATIONS = "flows.parameters.migrations"
-TOLD = Path(".retemper/migrations.json")
+CHANGES = Path(".retemper/migrations.json")
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Proce
     for name in untracked:
         shutil.copy2(project / name, tree / name)
     lines: list[str] = []
-    command = (sys.executable, "-m", MIGRATIONS, "--made", made.isoformat(), "--told", str(TOLD))
-    (tree / TOLD).parent.mkdir(exist_ok=True)
+    command = (sys.executable, "-m", MIGRATIONS, "--made", made.isoformat(), "--told", str(CHANGES))
+    (tree / CHANGES).parent.mkdir(exist_ok=True)
     status, problems = run_in(tree, command, processes, show=lines.append)
     if status:
         raise UserError(problems[0].message if problems else f"the newer version's migrations failed: {(lines or ['no message'])[-1]}")
-    changes = {str(file): list(lines) for file, lines in read_json(tree / TOLD).items()}
-    (tree / TOLD).unlink()
+    changes = {str(file): list(lines) for file, lines in read_json(tree / CHANGES).items()}
+    (tree / CHANGES).unlink()
     return changes, {name: (tree / name).read_text(encoding="utf-8") for name in untracked if name in changes}
 
 

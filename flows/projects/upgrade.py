@@ -96,7 +96,7 @@ def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tel
     trees.merge(trees.adapt(sides, ours=wish.ours, theirs=wish.theirs), head, prefix=prefix, clone=clone)
     tree = clone.absolute() / prefix
     migrated, untracked = rerun.migrate_files(tree, project, made=old.made, processes=processes)
-    _tell_news(old, new, clone=clone, tell=tell)
+    _print_news(old, new, clone=clone, tell=tell)
     for file, lines in migrated.items():
         for line in lines:
             tell(f"{file}: {line}")
@@ -155,7 +155,7 @@ def _base(wish: Wish, record: Record | None, *, head: str, new: Version, clone: 
     )
 
 
-def _tell_news(old: Version, new: Version, *, clone: Path, tell: Tell) -> None:
+def _print_news(old: Version, new: Version, *, clone: Path, tell: Tell) -> None:
     if old.commit == new.commit:
         return
     for entry in news.changelog_news(*(read_blob(version.commit, CHANGELOG, clone) or "" for version in (old, new))):

@@ -12,7 +12,7 @@ from flows.champions.measurement import values
 from flows.champions.parts import Parts
 from flows.promotion.records import Promotion
 from flows.promotion.vetoes import slices_of
-from flows.results.fusions import fusions, made_from, record_of
+from flows.results.fusions import fusion_parts, fusions, record_of
 from flows.results.metrics import Metrics, served_models
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
@@ -62,7 +62,7 @@ def count_looks(metrics: Metrics, measure: str, sections: Mapping[str, Any], *, 
 def _settings(model: str, sections: Mapping[str, Any]) -> int:
     if model not in fusions(sections):
         return 1
-    records = [read_json(record_of(name, sections)) for name in made_from(model, sections)[1]]
+    records = [read_json(record_of(name, sections)) for name in fusion_parts(model, sections)[1]]
     return math.prod(len(record["grid"]) for record in records if record["chosen_on"] == "dev")
 
 

@@ -54,14 +54,14 @@ class Draws:
         return capped_sizes
 
     @property
-    def each(self) -> Floats:
+    def means(self) -> Floats:
         """One value for each group [G] with the mean of the differences (clusters.by_group)."""
         return by_group(self.differences, self.numbers)
 
     @property
     def spread(self) -> float:
         """The standard deviation of `each`, with G - 1 in the denominator: over sqrt(G), the standard error of the mean."""
-        each = self.each
+        each = self.means
         if len(each) < 2 or no_spread(each):
             return 0.0
         mean = math.fsum(each) / len(each)

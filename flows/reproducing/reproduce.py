@@ -13,7 +13,7 @@ from flows.measuring import environments, timing
 from flows.parameters.sources import STANDS
 from flows.pipeline import server
 from flows.process.display import Display, text_table
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
@@ -103,7 +103,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
     for note in notes:
         display.line(note)
     if status:
-        tell([Problem("pipeline", f"revision {revision}: its run ended with status {status}: {reason}", status)])
+        print_problems([Problem("pipeline", f"revision {revision}: its run ended with status {status}: {reason}", status)])
     return 1 if status or unequal else 0
 
 

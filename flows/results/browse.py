@@ -9,8 +9,8 @@ from typing import Any
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.repository.lock import corpus_of
-from flows.results.fusions import BM25, fusions, made_from, record_of
-from flows.results.generations import lock_here, refuse_unfit
+from flows.results.fusions import BM25, fusion_parts, fusions, record_of
+from flows.results.generations import current_lock, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
 from flows.results.search import refuse_unindexed, served_index
 from tasks.core.errors import UserError
@@ -28,11 +28,11 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
 
     first = first or best(metrics)
     second = second or (BM25 if first != BM25 else best({name: splits for name, splits in metrics.items() if name != BM25}))
-    lock, fusion_names = lock_here(), fusions(sections)
+    lock, fusion_names = current_lock(), fusions(sections)
     searched: dict[str, None] = {}
     fused: dict[str, None] = {}
     for name in (first, second):
-        parts, fused_parts = made_from(name, sections) if name in fusion_names else ([name], [])
+        parts, fused_parts = fusion_parts(name, sections) if name in fusion_names else ([name], [])
         searched |= dict.fromkeys(parts)
         fused |= dict.fromkeys(fused_parts)
         refuse_unfit(lock, name, "dvc.lock")

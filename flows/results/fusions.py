@@ -27,7 +27,7 @@ def is_served(name: str, sections: Mapping[str, Any]) -> bool:
     return all(is_served(str(entry[part]), sections) for part in ("first", "second"))
 
 
-def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def fusion_parts(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The systems to search for a fusion (bm25, models), and the fusions over them, each after those it reads, `name` last.
 
     Raises UserError if one of them cannot be searched for a new query.

@@ -13,7 +13,7 @@ from tasks.core.errors import UserError
 SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # outs that must match, in addition to the tokens' corpus
 
 
-def lock_here() -> Lock:
+def current_lock() -> Lock:
     """The stages of the working tree's dvc.lock that its graph still has."""
     graph, params = (path.read_text(encoding="utf-8") if path.exists() else None for path in (Path("dvc.yaml"), Path("params.yaml")))
     return stages_in_graph(read_lock(), graph, params)
@@ -90,7 +90,7 @@ def refuse_truncated(lock: Lock, outs: Collection[Path]) -> None:
 
 def current_metrics(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
     """`metrics` without those of replaced artifacts, and a line that names the excluded ones, if any."""
-    lock = lock_here() if lock is None else lock
+    lock = current_lock() if lock is None else lock
     stale = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
     reasons = {model: stale[path] for model in metrics if (path := str(METRICS / f"{model}.json")) in stale}
     return leave_out(metrics, {model: f"measured before the current {path} was made" for model, path in reasons.items()})

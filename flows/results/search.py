@@ -11,8 +11,8 @@ from typing import Any
 
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
-from flows.results.fusions import BM25, fusions, is_served, made_from, record_of
-from flows.results.generations import lock_here, refuse_truncated, refuse_unfit
+from flows.results.fusions import BM25, fusion_parts, fusions, is_served, record_of
+from flows.results.generations import current_lock, refuse_truncated, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
@@ -35,7 +35,7 @@ class Searched:
 
 def search_parts(model: str, sections: Mapping[str, Any], *, measured: bool = False) -> Searched:
     """What `model` is searched with. Raises UserError if a part (with `measured`, also its metrics) is missing or of another generation."""
-    parts, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
+    parts, fused = fusion_parts(model, sections) if model in fusions(sections) else ([model], [])
     for name in parts:
         if name != BM25 or not fused:
             refuse_unindexed(name, sections)
@@ -45,7 +45,7 @@ def search_parts(model: str, sections: Mapping[str, Any], *, measured: bool = Fa
         parameters = check_file()
         depths = (parameters.retrieve.depth, parameters.bm25.run_depth)
     dense = {name: (Path("data/encoders") / name, served_index(name)) for name in parts if name != BM25}
-    lock = lock_here()
+    lock = current_lock()
     refuse_unfit(lock, model, "dvc.lock", measured=measured)
     refuse_truncated(
         lock, {Path("data/tokens"), *(Path("data/bm25") for name in parts if name == BM25), *chain.from_iterable(dense.values())}
@@ -83,7 +83,7 @@ def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:
     indexed = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
     if model not in indexed:
         served = [name for name in fusions(sections) if is_served(name, sections)]
-        known = [*indexed, *(name for name in served if {BM25, *indexed}.issuperset(made_from(name, sections)[0]))]
+        known = [*indexed, *(name for name in served if {BM25, *indexed}.issuperset(fusion_parts(name, sections)[0]))]
         expected = f"expected one of {', '.join(known)}" if known else "nor of any other"
         if any(model in (sections.get(section) or {}) for section in REORDERING):
             raise UserError(f"model {model} only reorders what others find, and cannot be searched with; {expected}")

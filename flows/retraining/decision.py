@@ -25,7 +25,7 @@ from flows.repository.git import GitFailed, git
 from flows.repository.lock import corpus_of
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
-from flows.results.generations import lock_here
+from flows.results.generations import current_lock
 from flows.retraining.pipeline import retry_cancelled
 from flows.retraining.plan import Planned
 from tasks.core.errors import printable
@@ -64,7 +64,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
     sections = read_yaml(Path("params.yaml"))
     all_metrics = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     eligible = planned.eligible(all_metrics)
-    chosen_on = evidence.choosing_metrics(eligible, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
+    chosen_on = evidence.choosing_metrics(eligible, measure, rule, groups=evidence.groups(Path(corpus_of(current_lock()))))
     model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
     new = Champion(
         number=(now.number if now else 0) + 1,
@@ -76,7 +76,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
         replaced=now.number if now else None,
         previous=now.number if now else None,
     )
-    parts = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
+    parts = parts_of(current_lock(), model, lambda path: read_json(Path(path)), where="dvc.lock")
     return Candidate(new, parts, all_metrics, evidence.count_looks(eligible, measure, sections, fused=rule.fusions))
 
 
@@ -96,7 +96,7 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     last = history.read_outcome(tree.folder, tree.tip)
     if last is None or last.result == "superseded" or last.champion != champion_now:
         return None
-    if outs_of(champion.lock_at(tree.folder, tree.tip)) != outs_of(lock_here()):
+    if outs_of(champion.lock_at(tree.folder, tree.tip)) != outs_of(current_lock()):
         return None
     rules_before = champion.show(tree.folder, tree.tip, str(settings.FILE))
     rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None

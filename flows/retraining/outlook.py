@@ -48,7 +48,7 @@ class Outlook:
     planned: plan.Planned
 
     @property
-    def now(self) -> Champion | None:
+    def current_champion(self) -> Champion | None:
         """The champion that a new model is compared with."""
         return self.champions[-1] if self.champions else None
 
@@ -57,9 +57,10 @@ class Outlook:
         """A line on what a new model will be compared with, and by which rule, or on why there is no comparison."""
         if self.planned.choice.mode == "skip":
             return "nothing to do: the retraining would end as unchanged"
-        if self.now is None:
+        if self.current_champion is None:
             return "the new model becomes the first champion, without a comparison"
-        return f"the new model is compared with {champion.describe(self.now)}: {self.measure}, promotion.rule {self.rules.promotion.rule}"
+        compared = champion.describe(self.current_champion)
+        return f"the new model is compared with {compared}: {self.measure}, promotion.rule {self.rules.promotion.rule}"
 
 
 def look(
@@ -140,7 +141,7 @@ def take_in(
 
     Returns one record per batch of the inbox, None without an inbox. Quarantined and missing batches are reported.
     """
-    intake = inbox.Taken("")
+    intake = inbox.Selection("")
     sections = read_yaml(Path("params.yaml"))
     edits = []
     for key, name in source_keys(sections):

@@ -20,7 +20,7 @@ from flows.parameters.checks import check, systems
 from flows.parameters.needs import SECTIONS, entries, keep_needed
 from flows.repository.lock import parameters
 from flows.results.fusions import SEARCHED, is_served
-from flows.results.generations import lock_here
+from flows.results.generations import current_lock
 from flows.results.metrics import Metrics
 from flows.retraining import starting
 from flows.retraining.modes import FROM_CHAMPION, Choice, Descent, Retrain, choose
@@ -204,7 +204,7 @@ def _changed_code(project: Path, now: Champion) -> list[str]:
 
 def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News | None:
     """What is new in `corpus` since the champion; None if no document was added or removed and no training query is new."""
-    if outs_of(lock_here()).get(str(corpus)) == parts.digests["corpus"]:
+    if outs_of(current_lock()).get(str(corpus)) == parts.digests["corpus"]:
         return None
     with TemporaryDirectory(dir=".retemper") as folder:
         before = Path(folder) / "corpus"

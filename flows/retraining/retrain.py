@@ -122,7 +122,7 @@ def _retrain_once(
     """All steps from the prepared worktree to the recorded decision. The current folder is in the worktree."""
     bring = partial(run_pipeline, check, processes, display)
     seen = outlook.look(project, tree, bring=bring, processes=processes, display=display)
-    rules, planned, now = seen.rules, seen.planned, seen.now
+    rules, planned, now = seen.rules, seen.planned, seen.current_champion
     begun = replace(begun, intake=seen.intake, how=planned.how, champion=now.number if now else None)
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why)

@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.champions.parts import DOCUMENTS, INDEXED, Parts, documents_of, has_own_index, with_its_index
 from flows.parameters.checks import GIVEN_NEGATIVES, systems
-from flows.results.fusions import BM25, fusions, made_from
+from flows.results.fusions import BM25, fusion_parts, fusions
 from flows.retraining.modes import Mode, Retrain
 from tasks.core.errors import UserError
 
@@ -134,7 +134,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
         sections["adore"] = {trained: entry | {"seed": base.get("seed", 42) + start.number} | settings.adore}
         if entry["negatives"] == known:
             sections["mine"] = {known: {"search": "embeddings", "depth": max(DEPTH, entry.get("depth", 0))}}
-    fusion_names = made_from(start.origin, start.recipe)[1] if start.origin in fusions(start.recipe) else []
+    fusion_names = fusion_parts(start.origin, start.recipe)[1] if start.origin in fusions(start.recipe) else []
     for name in fusion_names:
         entry = entry_of(start.recipe, "fuse", name)
         sections["fuse"][name] = entry | {part: trained for part in ("first", "second") if entry[part] == dense}

@@ -57,7 +57,7 @@ def copy_champion(project: Path, now: Champion, folder: Path, *, documents: bool
     parts, lock = champion.parts_at(project, now), champion.lock_at(project, now.commit)
     for kind, path in parts.paths.items():
         if kind != "corpus":
-            _put_part(get, path, folder / kind)
+            _export_part(get, path, folder / kind)
     if documents:
         get(f"{parts.paths['corpus']}/documents.parquet", folder / "documents.parquet")
     # An export may leave this machine.
@@ -70,7 +70,7 @@ def copy_champion(project: Path, now: Champion, folder: Path, *, documents: bool
     write_record(folder, Export(**fields, files=file_digests(folder)))
 
 
-def _put_part(get: Get, path: str, to: Path) -> None:
+def _export_part(get: Get, path: str, to: Path) -> None:
     get(path, to)
     record, index = to / "index.json", to / "index.faiss"
     if record.exists() and not index.exists():  # trained over its round's vectors: flows.results.search

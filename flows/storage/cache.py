@@ -47,7 +47,7 @@ def restore_from_workspace(repo: Any, names: Iterable[str], warn: Warn) -> bool:
                 if out.hash_info and out.exists and out.changed_cache() and not out.changed_checksum():
                     checked = True
                     for path, oid in _files(out):
-                        _mend_file(repo.cache.local, out.fs, path, oid=oid, warn=warn)
+                        _repair_file(repo.cache.local, out.fs, path, oid=oid, warn=warn)
     return checked
 
 
@@ -177,7 +177,7 @@ def _files(out: Any) -> Iterator[tuple[Path, str]]:
         yield Path(out.fs_path, *parts), hash_info.value
 
 
-def _mend_file(cache_: Any, fs: Any, path: Path, *, oid: str, warn: Warn) -> None:
+def _repair_file(cache_: Any, fs: Any, path: Path, *, oid: str, warn: Warn) -> None:
     if not path.exists():
         return
     try:

@@ -86,7 +86,9 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], *, days:
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
             tuple(path for path, entry in recorded_runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
         )
-        _tell(f"cache {root}", garbage, {path: needs.names.get(object_id(path), "") for path in garbage.objects}, dry=dry, tell=tell)
+        _print_garbage(
+            f"cache {root}", garbage, {path: needs.names.get(object_id(path), "") for path in garbage.objects}, dry=dry, tell=tell
+        )
         if not dry:
             for path in unfinished_copies(root):  # no run is in progress, so nobody is writing them
                 path.unlink(missing_ok=True)
@@ -247,7 +249,7 @@ def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool
         tell(f"remote {name}: kept {len(young)} more object{'s' * (len(young) != 1)} that nothing in git needs: younger than {days:g} days")
     stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
     stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
-    _tell(f"remote {name}", Garbage(garbage, tuple(stale)), {oid: needs.names.get(oid, "") for oid in garbage}, dry=dry, tell=tell)
+    _print_garbage(f"remote {name}", Garbage(garbage, tuple(stale)), {oid: needs.names.get(oid, "") for oid in garbage}, dry=dry, tell=tell)
     unfinished = [path for path in _unfinished(fs, remote.path, sizes) if time.time() - _changed(fs, path) >= max(days, 1) * 86400]
     if unfinished:
         tell(f"remote {name}: {'would remove' if dry else 'removed'} {len(unfinished)} unfinished copies that failed pushes left")
@@ -306,7 +308,7 @@ def _is_worktree_of(root: Path) -> bool:
     return any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees())
 
 
-def _tell(where: str, garbage: Garbage, names: Mapping[Any, str], *, dry: bool, tell: Callable[[str], None]) -> None:
+def _print_garbage(where: str, garbage: Garbage, names: Mapping[Any, str], *, dry: bool, tell: Callable[[str], None]) -> None:
     groups: dict[str, list[int]] = defaultdict(list)
     for key, size in garbage.objects.items():
         groups["/".join(names[key].split("/")[:3]) or "(unknown)"].append(size)

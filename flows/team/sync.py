@@ -49,14 +49,14 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], *, warn: Warn
     if not fresh and not is_pushed(remote):  # results of a run that was killed, or whose remote was unavailable
         _keep_unpushed()
     if problem := _run(processes, [*REMOTE, "records"], warn):
-        if _is_ours(problem, remote, warn):
+        if _is_cache_to_blame(problem, remote, warn):
             return False
         state = "refuses access" if REFUSED.search(problem) else "is unavailable"
         warn(f"remote {remote} {state}, so nothing is pulled: {problem}{remedy(remote, problem)}")
         return False
     stages = list(stages)
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages], warn)):
-        if _is_ours(problem, remote, warn):
+        if _is_cache_to_blame(problem, remote, warn):
             return False
         if outage := _run(processes, [*REMOTE, "records"], warn):  # a share that was unmounted in the meantime
             warn(f"remote {remote} has become unavailable, so not everything is pulled: {outage}{remedy(remote, outage)}")
@@ -72,7 +72,7 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], *, warn: Warn
     return True
 
 
-def _is_ours(problem: str, remote: str, warn: Warn) -> bool:
+def _is_cache_to_blame(problem: str, remote: str, warn: Warn) -> bool:
     """Whether the cache is the cause. Warn if it is read-only, since all needed may be in it; raise DiskError if its disk is full."""
     if parse_disk_fault(problem)[0] == FULL:
         raise DiskError(f"{cache_folder()}: {FULL}; what was pulled is kept, make room and run again")

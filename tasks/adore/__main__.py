@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, study_markdown
-from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, given_index, read_setting
+from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, inherited_index, read_setting
 from tasks.core.files import new_folder, write_json, write_text
 from tasks.core.machine.devices import choose_device
 from tasks.core.params.runtime import read_runtime
@@ -66,7 +66,7 @@ def train_entry(args: Namespace) -> None:
         scratch = scratch_of(args, params, key, ranks)
         if ranks.together and params.index != FLAT:  # before the ranks start: they would all wait for one of them
             embeddings = open_embeddings(args.embeddings)
-            trained = given_index(args, params, embeddings, key)
+            trained = inherited_index(args, params, embeddings, key)
             built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)
         with new_folder(args.curves) as curves, new_folder(args.index) as index, new_folder(args.encoder) as encoder:
             function = partial(adore, args, params, ranks.runtime, scratch, Outs(curves, index, encoder))

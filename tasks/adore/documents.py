@@ -26,7 +26,7 @@ from tasks.core.retrieval.ann.search import refuse_other_scores, search_index
 from tasks.core.retrieval.ann.trained import Trained
 from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.cpu.exact import search as search_cpu
-from tasks.core.retrieval.cpu.kept import ROWS, keep
+from tasks.core.retrieval.cpu.mapped import ROWS, keep
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, resize_blocks
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
@@ -64,7 +64,7 @@ class Exact:
             self._hold()
 
     @cached_property
-    def kept(self) -> list[tuple[int, Rounded]]:
+    def rounded_blocks(self) -> list[tuple[int, Rounded]]:
         """The vectors as a CPU searches them."""
         return keep(
             resize_blocks(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch
@@ -105,7 +105,7 @@ class Exact:
         count = min(depth, len(self.embeddings)) + MARGIN
         if self.device.type != "cuda":
             queries = torch.from_numpy(np.ascontiguousarray(queries_BD))
-            return search_cpu(queries, self.kept, count, compute_dtype(self.device, "bf16"))
+            return search_cpu(queries, self.rounded_blocks, count, compute_dtype(self.device, "bf16"))
         is_resident = self.resident is not None
         rows = 1 if is_resident else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: the blocks as they are
         return search(queries_BD, Reread(self.blocks), count, self.device, rows=rows, known=self.halved if is_resident else None)

@@ -60,7 +60,7 @@ class Corpus:
     gang: "Gang | None" = None
     on_search: Callable[[Ints], object] = lambda _: None  # called after a search, with the number of documents found for each query
 
-    def found(self, queries_BD: torch.Tensor) -> Ints:
+    def top_rows(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
         scores, rows = best_passages(
             partial(search_documents, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows
@@ -155,7 +155,7 @@ class Unretrieved:
         progress = Progress("retrieve lists", len(rows), "queries")
         for start in range(0, len(rows), QUERY_BLOCK):
             vectors = encode(self.tower, self.queries, rows[start : start + QUERY_BLOCK], self.batch_tokens, self.device)
-            rows_BK = self.corpus.found(torch.from_numpy(vectors))
+            rows_BK = self.corpus.top_rows(torch.from_numpy(vectors))
             first_place, end_place = np.searchsorted(places, [start, start + QUERY_BLOCK], sorter=order)
             positions = order[first_place:end_place]
             documents[positions] = np.where(rows_BK < 0, -1, self.corpus.owners[np.maximum(rows_BK, 0)])[places[positions] - start]
@@ -199,7 +199,7 @@ def make_step(
 
         def loss(queries_BD: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
             best_rows = corpus.best_rows(queries_BD)
-            found_BN = corpus.found(queries_BD) if unretrieved.kind == "retrieved" or plotted(step) else None
+            found_BN = corpus.top_rows(queries_BD) if unretrieved.kind == "retrieved" or plotted(step) else None
             if unretrieved.kind == "retrieved":
                 assert found_BN is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))

@@ -90,7 +90,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
                 figures = {measure: round(value, 6) for measure, value in means(params.measures, values).items()}
                 cells.append({"split": split, "trained": trained, "served": factory} | figures)
         indexes.append(index_figures)
-        short.tell(f"study {name}, served by {factory}", index, f"study.{name}.")
+        short.warn(f"study {name}, served by {factory}", index, f"study.{name}.")
     return {"round": params.round, "measures": list(params.measures), "indexes": indexes, "cells": cells}
 
 

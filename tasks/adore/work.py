@@ -89,7 +89,7 @@ def adore(
         write_untrained(args, params, scratch, outs, key)
         return
     setting = read_setting(args, params, key, runtime, scratch, device, gang)
-    documents = open_documents(setting, params, scratch, key, given_index(args, params, setting.embeddings, key))
+    documents = open_documents(setting, params, scratch, key, inherited_index(args, params, setting.embeddings, key))
     label = f"adore {args.name} ({device.type}, {str(setting.dtype).removeprefix('torch.')})"
     if line := temperature_warning(setting.towers.document.shape, params.temperature):
         print(f"adore {args.name}: {line}")
@@ -103,7 +103,7 @@ def write_untrained(args: Namespace, params: Adore, scratch: Path, outs: Outs, k
     """Write the outs of an entry with steps: 0: the round's towers, untrained, over the index of `params`."""
     embeddings, documents = open_embeddings(args.embeddings), None
     if params.index != FLAT:
-        trained = given_index(args, params, embeddings, key)
+        trained = inherited_index(args, params, embeddings, key)
         index = built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)
         documents = Centroids.of(index, trained, torch.device("cpu"), f"{key}.index") if params.centroids else None
     write_outs(args, params, scratch, outs, 0, load_towers(args.round), documents)
@@ -131,7 +131,7 @@ def write_outs(args: Namespace, params: Adore, scratch: Path, outs: Outs, steps:
     save_towers(towers, load_tokenizer(args.round), outs.encoder, open_tokens(args.tokens / "queries" / "train").max_length)
 
 
-def given_index(args: Namespace, params: Adore, embeddings: Embeddings, key: str) -> Trained | None:
+def inherited_index(args: Namespace, params: Adore, embeddings: Embeddings, key: str) -> Trained | None:
     """The trained index that came with the round's encoder, or None if `params` asks for a new one."""
     if params.quantizer == "trained":
         return None
@@ -182,10 +182,10 @@ def centroid_lr(params: Adore, documents: Centroids) -> float:
     return params.centroid_lr or (5e-6 if size <= 24 else 2e-5 if size <= 32 else 1e-4)
 
 
-def _tell_first(short: ShortLists, label: str, index: Any, lengths_B: Ints) -> None:
+def _warn_once(short: ShortLists, label: str, index: Any, lengths_B: Ints) -> None:
     """Print a warning the first time that a search finds too few documents."""
     if not short.short:
-        short.count(lengths_B).tell(label, index)
+        short.count(lengths_B).warn(label, index)
 
 
 def train_tower(setting: Setting, params: QuerySide, documents: Documents, scratch: Path, curves: Path, label: str) -> tuple[Encoder, int]:
@@ -201,7 +201,7 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     if corpus.depth < params.depth:
         print(f"{label}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
     if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.is_first):
-        corpus = replace(corpus, on_search=partial(_tell_first, ShortLists(corpus.depth), label, documents.index))
+        corpus = replace(corpus, on_search=partial(_warn_once, ShortLists(corpus.depth), label, documents.index))
     steps = steps_of(setting.data, params)
     runtime, device = setting.runtime, setting.device
     compute = Compute(device, setting.dtype, kept_tokens(runtime, device, tower, tower.transformer.config), setting.gang)

@@ -22,7 +22,7 @@ LENGTH = 64  # maximum tokens of both together
 SEEN = 1e-5  # a token sees another if its output changes by more than this, relative to its largest number
 
 
-def wanted_shape(folder: Path, params: Base) -> Shape:
+def requested_shape(folder: Path, params: Base) -> Shape:
     """The shape in the source's own files, with the parameters that override it."""
     overrides = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
     shape = replace(read_shape(folder), **overrides)
@@ -121,7 +121,7 @@ def _pieces(tokenizer: Any) -> dict[str, Any]:
 
 def shaped_towers(folder: Path, params: Base, key: str = "base") -> Towers:
     """The source encoder, shaped by `params`, the entry `key`. A new head is drawn from N(0, 0.02), with biases 0 (ANCE, models.py)."""
-    source, shape = read_shape(folder), wanted_shape(folder, params)
+    source, shape = read_shape(folder), requested_shape(folder, params)
     towers = load_towers(folder, shape)
     if shape.head not in ("none", source.head):
         for tower in (towers.query, towers.document):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.bm25.negatives import ROWS, only_positives, without_positives
 from tasks.bm25.params import BM25
-from tasks.bm25.pieces import open_each, seal_index, search_all, whole_index
+from tasks.bm25.pieces import is_complete, open_workers, seal_index, search_all
 from tasks.core.files import new_folder
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.search import load, term_ids
@@ -60,7 +60,7 @@ def main() -> None:
     digest = work_digest(bm25.model_dump(), text.model_dump(), code, libraries, path, arguments.corpus / "queries")
     scratch = scratch_folder("bm25", digest)
     built_index = scratch / "index"
-    if not whole_index(built_index):
+    if not is_complete(built_index):
         with new_folder(built_index) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as postings:
             documents = track(texts(path, text), "bm25: documents analyzed", count_rows(path))
             save(folder, build(documents, terms, bm25, Path(postings)), document_ids(path), bm25)
@@ -68,7 +68,7 @@ def main() -> None:
     with new_folder(arguments.index) as folder:
         copytree(built_index, folder, dirs_exist_ok=True)
     vocabulary = load(built_index)[0].vocab_dict
-    with new_folder(arguments.candidates) as folder, open_each(cores()) as each:
+    with new_folder(arguments.candidates) as folder, open_workers(cores()) as each:
         for split in SPLITS:
             depth = bm25.depth if split == "train" else bm25.run_depth
             if not depth:

@@ -28,14 +28,14 @@ class Piece(NamedTuple):
     queries: list[Query]
 
 
-class Each(Protocol):
+class MapPieces(Protocol):
     """Call a function on each piece, in processes of this machine or workers of a cluster; results come in order."""
 
     def __call__(self, function: "Callable[[Piece], int]", work: "Iterable[Piece]", /) -> Iterator[int]: ...
 
 
 @contextmanager
-def open_each(processes: int) -> Iterator[Each]:
+def open_workers(processes: int) -> Iterator[MapPieces]:
     """Open the workers that search: `processes` of this machine, or with engine ray all CPUs of the cluster."""
     if read_runtime().engine != "ray":
         yield partial(map_in_order, processes=processes)
@@ -46,7 +46,7 @@ def open_each(processes: int) -> Iterator[Each]:
         yield workers.each
 
 
-def search_all(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: Each) -> Iterator[pa.Table]:
+def search_all(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: MapPieces) -> Iterator[pa.Table]:
     """Ranked documents (schema RANKED) of `queries` in their order, one table per piece, from the saved `index`.
 
     Pieces are kept in `scratch`, a folder for these queries only. Pieces that are intact there are not searched again. The number
@@ -85,7 +85,7 @@ def seal_index(folder: Path) -> None:
     seal(_mark(folder))
 
 
-def whole_index(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether an index is complete and unchanged since it was sealed."""
     return folder.is_dir() and is_sealed(_mark(folder)) and read_json(_mark(folder)) == folder_digest(folder)
 

@@ -212,7 +212,7 @@ def parse_disk_fault(text: str) -> tuple[str, str]:
 
 def memory_fault(error: BaseException | None) -> str:
     """A full GPU memory as one line for the user; empty for any other error. Detected by the messages of PyTorch, NCCL, or faiss."""
-    message = _said(OUT_OF_MEMORY, error)
+    message = _first_match(OUT_OF_MEMORY, error)
     return message and (
         f"{message}: lower batch_tokens of this stage (params.yaml) and graph_tokens (runtime.yaml), or stop other processes on the GPU; "
         "a training resumes from its last checkpoint"
@@ -221,11 +221,11 @@ def memory_fault(error: BaseException | None) -> str:
 
 def gpu_fault(error: BaseException | None) -> str:
     """A failing GPU as one line for the user; empty for any other error. Detected by the driver's message."""
-    message = _said(GPU_FAULT, error)
+    message = _first_match(GPU_FAULT, error)
     return message and f"{message}: see nvidia-smi, and run again or on another GPU; a training resumes from its last checkpoint"
 
 
-def _said(words: re.Pattern[str], error: BaseException | None) -> str:
+def _first_match(words: re.Pattern[str], error: BaseException | None) -> str:
     """The first match of `words` in an error or its causes; empty if there is none."""
     while error is not None:
         if match := words.search(str(error)):

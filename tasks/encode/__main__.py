@@ -44,7 +44,7 @@ def main() -> None:
             print(f"encode.precision: int8: {INT8_NEEDS}; encoding in {arithmetic.name} instead")
         tokens = open_tokens(arguments.tokens)
         weights = folder_digest(document_folder(arguments.encoder))
-        made_by = _made_by(weights, tokens, params, arithmetic)
+        made_by = _provenance(weights, tokens, params, arithmetic)
         store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
         _warn_of_small_store(store, len(tokens) * arithmetic.width * np.dtype(params.dtype).itemsize, runtime)
         family = hashlib.sha256(made_by.encode()).hexdigest()[:16]
@@ -82,7 +82,7 @@ def main() -> None:
     progress.close()
 
 
-def _made_by(weights: str, tokens: Tokens, params: Encode, arithmetic: Arithmetic) -> str:
+def _provenance(weights: str, tokens: Tokens, params: Encode, arithmetic: Arithmetic) -> str:
     """All that a shard's vectors depend on besides its texts, as JSON; `weights`: the digest of the tower."""
     return json.dumps(
         [

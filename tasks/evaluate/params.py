@@ -29,11 +29,11 @@ class Evaluate(Params):
 
     @field_validator("relevance", mode="before", json_schema_input_type=dict[Split, Grade] | Grade)
     @classmethod
-    def _each(cls, value: Any) -> Any:
+    def _expand(cls, value: Any) -> Any:
         return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _check_measures(self) -> Self:
         for grade in self.relevance.values():
             parse(self.measures, grade)
         return self

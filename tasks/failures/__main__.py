@@ -23,7 +23,7 @@ from tasks.failures.params import Failures
 from tasks.failures.queries import Words, dimensions
 from tasks.failures.suspects import suspects, write_suspects
 from tasks.failures.systems import Values, load_values, opponents, read_means
-from tasks.failures.worst import RELEVANT, Found, describe, found_by, losers, read_documents
+from tasks.failures.worst import RELEVANT, FirstResults, describe, first_results, losers, read_documents
 
 MADE = ("fuse", "rerank", "rescore")  # sections of systems made from the runs of others
 
@@ -41,7 +41,7 @@ def relevant_of(qrels: Qrels, queries: Sequence[str], least: int) -> dict[str, l
 
 
 def worst_entries(
-    values: Values, texts: Mapping[str, str], relevant: Mapping[str, Sequence[str]], found: Found, documents: Path, words: Words
+    values: Values, texts: Mapping[str, str], relevant: Mapping[str, Sequence[str]], found: FirstResults, documents: Path, words: Words
 ) -> list[dict[str, Any]]:
     """The entries of worst.json for the queries of `relevant`, in its order."""
     shown = {doc for docs in relevant.values() for doc in docs[:RELEVANT]}
@@ -111,7 +111,9 @@ def main() -> None:
                 print("\n".join(group_lines(split_groups, model, against, metric, split, params.alpha)))
                 relevant = relevant_of(qrels, values.queries, least)
                 relevant = {query: relevant[query] for query in losers(values, params.worst, relevant)}
-                entries = worst_entries(values, texts, relevant, found_by({name: runs[name] for name in names}, relevant), documents, words)
+                entries = worst_entries(
+                    values, texts, relevant, first_results({name: runs[name] for name in names}, relevant), documents, words
+                )
                 worst = {"split": split, "queries": entries}
             searched = {name: path for name, path in runs.items() if name not in derived}
             suspected = suspects(searched, qrels, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)

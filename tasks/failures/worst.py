@@ -17,7 +17,7 @@ from tasks.failures.systems import Values
 
 CHARACTERS = 600  # shown of a document's text
 RELEVANT = 2  # relevant documents shown per query
-Found = Mapping[str, Mapping[str, tuple[str | None, int | None]]]  # system, query: first document, rank of the first relevant one
+FirstResults = Mapping[str, Mapping[str, tuple[str | None, int | None]]]  # system, query: first document, rank of the first relevant one
 NOTHING = 1e-9  # smaller differences are rounding errors
 
 
@@ -31,7 +31,7 @@ def losers(values: Values, most: int, among: Container[str]) -> list[str]:
     return [values.queries[place] for place in order[:most]]
 
 
-def found_by(runs: Mapping[str, Path], relevant: Mapping[str, Sequence[str]]) -> Found:
+def first_results(runs: Mapping[str, Path], relevant: Mapping[str, Sequence[str]]) -> FirstResults:
     """For each system and query of `relevant`: the document at rank 1, and the rank of the first relevant one."""
 
     def first_hit(query: str, docs: Sequence[str]) -> int | None:

@@ -70,7 +70,7 @@ def main() -> None:
         scores, rows = search_embeddings(queries, embeddings, k, device)
         found_rows = search_index(on_device(index, device), queries, k)[1]
         figures[f"recall@{k}"] = round(recall(found_rows, scores, rows, k), 6)
-        ShortLists(k).count((found_rows >= 0).sum(axis=1)).tell(f"recall@{k}", index, "index.")
+        ShortLists(k).count((found_rows >= 0).sum(axis=1)).warn(f"recall@{k}", index, "index.")
         record_cost(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)
 

@@ -117,7 +117,7 @@ def _write_queries(
     with _QueryTables(folder, tally) as tables:
         for key, read in source.queries.items():
             splits = [key] if key else list(SPLITS)
-            judged_ids = {split: _wanted(judged[split], masks[split]) for split in splits}
+            judged_ids = {split: _query_ids(judged[split], masks[split]) for split in splits}
             empty: set[str] = set()
             seen = Ids()
             for chunk in chunks(_checked(read, f"queries {key}".rstrip(), settings, tally, empty)):
@@ -195,7 +195,7 @@ def _column_writer(path: Path) -> pq.ParquetWriter:
     return pq.ParquetWriter(path, COLUMNS, compression="zstd")
 
 
-def _wanted(judged: Judged, mask: npt.NDArray[np.bool_]) -> Ids:
+def _query_ids(judged: Judged, mask: npt.NDArray[np.bool_]) -> Ids:
     return _ids(judged.table["query"].filter(pa.array(mask)))
 
 
@@ -206,7 +206,7 @@ def _held_out(source: Source, judged: dict[str, Judged], masks: dict[str, npt.ND
         for split in [key] if key else ["dev", "test"]:
             if split == "train" or not len(judged[split].table):
                 continue
-            judged_ids = _wanted(judged[split], masks[split])
+            judged_ids = _query_ids(judged[split], masks[split])
             for chunk in chunks(read()):
                 rows = list(compress(chunk, judged_ids.contain([query.id for query in chunk])))
                 ids.add([query.id for query in rows])

@@ -38,12 +38,12 @@ def _queries(read: Queries, marks: Collection[str]) -> Iterator[Query]:
 
 
 def _qrels(read: Qrels, marks: Collection[str]) -> Iterator[Qrel]:
-    return (qrel for qrel in read() if _kept(qrel, marks))
+    return (qrel for qrel in read() if _is_kept(qrel, marks))
 
 
 def _negatives(read: Negatives, marks: Collection[str]) -> Iterator[Negative]:
-    return (negative for negative in read() if _kept(negative, marks))
+    return (negative for negative in read() if _is_kept(negative, marks))
 
 
-def _kept(judgment: Judged, marks: Collection[str]) -> bool:
+def _is_kept(judgment: Judged, marks: Collection[str]) -> bool:
     return mark("query", judgment.query) not in marks and mark("document", judgment.doc) not in marks

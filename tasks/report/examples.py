@@ -19,7 +19,7 @@ CHARACTERS = 320  # shown of a document's text
 
 
 @dataclass(frozen=True)
-class Found:
+class Result:
     """One system's result: the document at rank 1 (None: nothing found), whether it is relevant, and the rank of the first relevant one."""
 
     system: str
@@ -35,8 +35,8 @@ class Example:
 
     query: str
     relevant: tuple[str, ...]
-    model: Found
-    reference: Found
+    model: Result
+    reference: Result
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def load_examples(model: System, reference: System, split: str, seed: int, runs:
         for system in (model, reference):
             top_document, rank = results[system.name].get(query, (None, None))
             value = float(system.values[split][system.queries[split].index(query)])
-            sides.append(Found(system.name, top_document, top_document in relevant[query], rank, value))
+            sides.append(Result(system.name, top_document, top_document in relevant[query], rank, value))
         return Example(questions.get(query, query), tuple(relevant[query][:2]), sides[0], sides[1])
 
     chosen = [[example(query) for query in queries] for queries in (won, lost)]

@@ -31,7 +31,7 @@ def paragraph(text: str) -> str:
     return textwrap.indent(textwrap.fill(escaped(shortened(text, 3 * WIDTH)), width), INDENT)
 
 
-def texts_found(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, str]]:
+def hit_texts(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, str]]:
     """The title and text of the documents that a search found. UserError for a document that the corpus lacks."""
     texts = texts_of(path, pa.chunked_array([pa.array(documents, pa.string())]))
     if missing := [doc for doc in documents if doc not in texts]:
@@ -93,7 +93,7 @@ def main() -> None:
         raise UserError(f"--k {args.k}: expected at least 1")
     name = args.fusion[-1][0] if args.fusion else args.model[0][0]
     ranked = open_systems(args).search(query, name, args.k)
-    texts = texts_found(args.documents, ranked.documents)
+    texts = hit_texts(args.documents, ranked.documents)
     ranks = enumerate(zip(ranked.documents, ranked.scores, strict=True), 1)
     try:
         if args.json:

@@ -51,18 +51,18 @@ def resident_vector(encoder: Path, max_length: int) -> Callable[[str], Floats] |
     """
     if query_vector(encoder, "a query", max_length) is None or (built := read_tower(encoder)) is None:
         return None
-    tokenizer, files = read_tokenizer(encoder, max_length), dict[Path, Held]()
+    tokenizer, files = read_tokenizer(encoder, max_length), dict[Path, LoadedTensors]()
 
     def opened(path: Path) -> AbstractContextManager[Any]:
         if path not in files:
-            files[path] = Held(path)
+            files[path] = LoadedTensors(path)
         return nullcontext(files[path])
 
     vector(built, tokenizer, "a query", opened)  # reads every file
     return lambda text: vector(built, tokenizer, text, opened)
 
 
-class Held:
+class LoadedTensors:
     """A safetensors file in memory, with the interface of an open one."""
 
     def __init__(self, path: Path) -> None:

@@ -22,7 +22,7 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.tables.ids import ordinals
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
-from tasks.search.__main__ import open_systems, system_arguments, texts_found
+from tasks.search.__main__ import hit_texts, open_systems, system_arguments
 from tasks.search.lists import LexicalSystem, Systems
 
 MOST = 100  # documents in an answer
@@ -117,7 +117,7 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
         try:
             with lock:
                 ranked = systems.search(text, system, min(max(k, 1), MOST))
-            texts = texts_found(corpus.documents, ranked.documents)
+            texts = hit_texts(corpus.documents, ranked.documents)
         except (UserError, OSError) as error:  # a run replaces files
             message = f"data/ has changed since this page was opened ({error}); once the run has ended, start retemper browse again"
             raise HTTPException(503, message) from None

@@ -71,7 +71,7 @@ class DenseSystem:
         lists = _split(ranked_tables(scores, rows, _numbers(len(queries)), texts.ids, texts.owners, depth), len(queries))
         if not self._told:
             short_lists = ShortLists(min(depth, len(texts.ids))).count(np.array([len(result.documents) for result in lists]))
-            short_lists.tell(str(self._path.parent), self._index, file=sys.stderr)
+            short_lists.warn(str(self._path.parent), self._index, file=sys.stderr)
             self._told = short_lists.short > 0
         return lists
 

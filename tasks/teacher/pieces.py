@@ -110,7 +110,7 @@ class Score:
 
 
 @dataclass
-class _Asked:
+class _PendingTable:
     """A table whose scores are being computed: the files of its pieces, and how many are still missing."""
 
     table: pa.Table
@@ -129,19 +129,19 @@ class Pieces:
 
     def scored(self, tables: Iterable[pa.Table], workers: Workers, score: Callable[[Piece], Scored]) -> Iterator[tuple[pa.Table, Floats]]:
         """Yield each table and the scores of its rows, [len(table)]. Tables must come in the same order every time."""
-        pending: deque[_Asked] = deque()
+        pending: deque[_PendingTable] = deque()
 
         def pieces() -> Iterator[Piece]:
             for table in tables:
                 table_pieces = list(self._cut(table))
-                pending.append(_Asked(table, [piece.path for piece in table_pieces], len(table_pieces)))
+                pending.append(_PendingTable(table, [piece.path for piece in table_pieces], len(table_pieces)))
                 yield from table_pieces
 
         for finished in workers.each(score, pieces()):
             (self.progress.advance if finished.fresh else self.progress.skip)(finished.pairs)
             next(entry for entry in pending if entry.missing).missing -= 1
-            yield from _whole(pending)
-        yield from _whole(pending)  # tables without rows at the end
+            yield from _finished_tables(pending)
+        yield from _finished_tables(pending)  # tables without rows at the end
 
     def _cut(self, table: pa.Table) -> Iterator[Piece]:
         rows = ordinals(table["doc"], self.documents)
@@ -151,7 +151,7 @@ class Pieces:
             self.piece_count += 1
 
 
-def _whole(pending: deque[_Asked]) -> Iterator[tuple[pa.Table, Floats]]:
+def _finished_tables(pending: deque[_PendingTable]) -> Iterator[tuple[pa.Table, Floats]]:
     """Take the first tables in `pending` that have all their pieces, with their scores."""
     while pending and not pending[0].missing:
         first = pending.popleft()

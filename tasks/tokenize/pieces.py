@@ -45,7 +45,7 @@ def tokenize_documents(job: Job, processes: int, scratch: Path | None) -> Iterat
             yield from rows
         return
     for group, path in enumerate(resumable(partial(keep_group, job), groups, scratch, processes)):
-        yield from _kept(job, group, path)
+        yield from _stored_rows(job, group, path)
 
 
 def tokenize_group(job: Job, group: int) -> list[Rows]:
@@ -70,7 +70,7 @@ def keep_group(job: Job, group: int, path: Path) -> None:
         np.savez(out, **arrays)
 
 
-def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
+def _stored_rows(job: Job, group: int, path: Path) -> Iterator[Rows]:
     with np.load(path, allow_pickle=False) as arrays:
         ids = [name for batch in read_group(job.documents, DOCUMENTS, group) for name in batch["id"].to_pylist()]
         start = 0

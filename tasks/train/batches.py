@@ -276,7 +276,7 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     first = data.positives.offsets[queries]
     count = data.positives.offsets[queries + 1] - first
     places = first + rng.integers(count)
-    targets = _taken(data.positives, places)
+    targets = _draw_at(data.positives, places)
     drawn = _draw_negatives(data, queries, targets.scores, params, rng)
     candidates = np.concatenate([targets.documents, drawn.documents.ravel()])
     documents, slots = np.unique(candidates, return_inverse=True)
@@ -289,7 +289,7 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     return Batch(queries, documents, slots, positive, own, scores, None if data.weights is None else data.weights[places])
 
 
-def _taken(lists: DocumentLists, places: Ints) -> _Draw:
+def _draw_at(lists: DocumentLists, places: Ints) -> _Draw:
     scores = np.full(places.shape, np.nan, dtype=np.float32) if lists.scores is None else lists.scores[places]
     return _Draw(lists.values[places], scores)
 
@@ -307,7 +307,7 @@ def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params
         count = end - first
         if count:
             weights = _log_weights(data.negatives, first, count, float(positive_B[row]), params)
-            drawn = _taken(data.negatives, first + _places(count, number, weights, params.sampling, rng))
+            drawn = _draw_at(data.negatives, first + _places(count, number, weights, params.sampling, rng))
             listed = np.ones(number, dtype=bool) if data.negatives.scores is None else ~np.isnan(drawn.scores)  # NaN: a mix's random slot
             documents[row, listed], scores[row] = drawn.documents[listed], drawn.scores
     return _Draw(documents, scores)

@@ -40,7 +40,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
     except ModuleNotFoundError as error:
         raise UserError(f"{where}: found no package {error.name}, expected peft; pip install 'retemper[lora]', or set lora: null") from None
     layers: list[str] = []
-    for tower in _each(towers):
+    for tower in _encoders(towers):
         tower.requires_grad_(False)
         names = adapted_layers(tower.transformer, lora.targets, where)
         if uncalled := uncalled_layers(tower, names):
@@ -59,7 +59,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
             except ValueError as error:  # for layers of Mamba
                 raise UserError(f"{where}.targets: peft refuses one of these layers ({one_line(error)}); name others") from None
         layers += names
-    weights = [weight for tower in _each(towers) for weight in tower.parameters()]
+    weights = [weight for tower in _encoders(towers) for weight in tower.parameters()]
     trained = sum(weight.numel() for weight in weights if weight.requires_grad)
     total = sum(weight.numel() for weight in weights) - trained
     return f"LoRA of rank {lora.rank} on {len(layers)} linear layers: {trained:,} weights train, {total:,} are frozen"
@@ -115,12 +115,12 @@ def merge(towers: Towers) -> None:
 
     Towers without adapters are left alone.
     """
-    for tower in _each(towers):
+    for tower in _encoders(towers):
         if hasattr(tower.transformer, "merge_and_unload"):
             tower.transformer = tower.transformer.merge_and_unload()
 
 
-def _each(towers: Towers) -> Iterator[Encoder]:
+def _encoders(towers: Towers) -> Iterator[Encoder]:
     yield towers.document
     if not towers.shared:
         yield towers.query

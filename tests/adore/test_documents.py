@@ -141,7 +141,7 @@ def test_exact_search_and_scores(
     exact = Exact(embeddings, CPU, tmp_path / "none")
     exact.scores(torch.from_numpy(queries), np.zeros((len(queries), 1), dtype=np.int64))  # needs no copy, and no folder for one
     exact = Exact(embeddings, CPU, tmp_path)
-    assert len(exact.kept) == -(-ROWS // at_once) and not list(tmp_path.iterdir()), "a file without a name"
+    assert len(exact.rounded_blocks) == -(-ROWS // at_once) and not list(tmp_path.iterdir()), "a file without a name"
     agree(exact, queries)
     products = queries @ vectors.T
     np.testing.assert_array_equal(exact.search(queries, 5)[1][:, :5], np.argsort(-products, axis=1, kind="stable")[:, :5])

@@ -42,7 +42,7 @@ def test_every_rank_has_the_lists_of_the_first() -> None:
     def rank(gang: Gang) -> tuple[list[list[int]], int]:
         ties = Ties(100 * gang.rank)
         corpus = make_corpus(ties, np.arange(ROWS, dtype=np.int32), np.arange(ROWS), 5, gang)
-        return corpus.found(torch.zeros(2, 4)).tolist(), ties.asked
+        return corpus.top_rows(torch.zeros(2, 4)).tolist(), ties.asked
 
     (lists, searches), *others = as_ranks(3, rank)
     assert searches == 1 and {row for rows in lists for row in rows} <= set(range(100))

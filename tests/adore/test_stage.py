@@ -52,7 +52,7 @@ def test_list_of_every_step_equals_brute_force(run: Callable[[str, str], Path], 
     vectors = np.concatenate([block for _, block in embeddings.blocks()]).astype(np.float64)
     owners, ids = embeddings.owners().tolist(), embeddings.ids().to_pylist()
     seen: list[np.ndarray] = []
-    real = step_module.Corpus.found
+    real = step_module.Corpus.top_rows
 
     def found(self: step_module.Corpus, queries_BD: torch.Tensor) -> np.ndarray:
         rows = real(self, queries_BD)
@@ -65,7 +65,7 @@ def test_list_of_every_step_equals_brute_force(run: Callable[[str, str], Path], 
         seen.append(queries_BD.detach().numpy())
         return rows
 
-    monkeypatch.setattr(step_module.Corpus, "found", found)
+    monkeypatch.setattr(step_module.Corpus, "top_rows", found)
     out = run("dynamic", "brute")
     assert len(seen) == STEPS and len({vectors.tobytes() for vectors in seen}) == STEPS
     assert set(curve(out, "overlap")) == {1.0}  # the negatives are the dynamic ones

@@ -75,14 +75,14 @@ def test_the_number_of_documents_that_a_query_finds_is_passed_on() -> None:
     owners, vectors = np.array([0, 0, 1, 2], dtype=np.int32), np.array([[1, 0], [2, 0], [0, 1], [1, 1]], dtype=np.float32)
     corpus = make_corpus(Found(vectors), owners, np.arange(3), 10)
     corpus = replace(corpus, on_search=lambda counts: search_counts.append(counts.tolist()))
-    rows = corpus.found(torch.tensor([[2.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]))
+    rows = corpus.top_rows(torch.tensor([[2.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]))
     assert rows.tolist() == [[1, 3, -1], [3, 1, 2], [-1, -1, -1]] and search_counts == [[2, 3, 0]]
-    corpus.found(torch.tensor([[-1.0, 2.0], [2.0, -3.0]]))
+    corpus.top_rows(torch.tensor([[-1.0, 2.0], [2.0, -3.0]]))
     assert search_counts[1:] == [[2, 1]]
     single = replace(
         make_corpus(Found(vectors[:1]), owners[:1], np.arange(1), 2), on_search=lambda counts: search_counts.append(counts.tolist())
     )
-    assert single.found(torch.tensor([[1.0, 0.0]])).tolist() == [[0]] and search_counts[2:] == [[1]], "row 0 is a document"
+    assert single.top_rows(torch.tensor([[1.0, 0.0]])).tolist() == [[0]] and search_counts[2:] == [[1]], "row 0 is a document"
 
 
 QUERIES = tokens_of([4, 9, 3, 5, 7, 6], 1)
@@ -254,7 +254,7 @@ def test_the_positive_that_takes_the_last_rank_is_drawn_by_the_step(
 ) -> None:
     """LTRe, where no positive of a query was retrieved: query 1 finds none of its three."""
     (corpus, _), params, seen = corpus_of(tower.eval()), adore(lists="retrieved", missing="ltre", batch_queries=1), set[int]()
-    monkeypatch.setattr(module.Corpus, "found", lambda *_: np.array([[2, 3, -1]]))  # documents 1 and 2
+    monkeypatch.setattr(module.Corpus, "top_rows", lambda *_: np.array([[2, 3, -1]]))  # documents 1 and 2
     loss_lists, real = list[Lists](), module.list_loss
     monkeypatch.setattr(module, "list_loss", lambda queries, lists, *rest: loss_lists.append(lists) or real(queries, lists, *rest))
     steps = make_step(tower, QUERIES, data_of({1: GRADED[1]}), corpus, params, lambda _: False, tmp_path, CPU)

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from tasks.base.params import Base
-from tasks.base.shape import fitted_tokenizer, refuse_unusable, shaped_towers, wanted_shape
+from tasks.base.shape import fitted_tokenizer, refuse_unusable, requested_shape, shaped_towers
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
@@ -42,8 +42,8 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 def test_parameters_override_the_sources_shape(
     params: dict[str, str], bare: Shape, default: Shape, tiny_encoder: Path, minilm: Path
 ) -> None:
-    assert wanted_shape(tiny_encoder, Base(**params)) == bare
-    assert wanted_shape(minilm, Base(**params)) == default
+    assert requested_shape(tiny_encoder, Base(**params)) == bare
+    assert requested_shape(minilm, Base(**params)) == default
 
 
 def test_a_new_head_depends_only_on_the_seed(tiny_encoder: Path) -> None:

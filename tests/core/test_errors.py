@@ -15,7 +15,7 @@ from flows.experiments import store
 from flows.parameters import sources
 from flows.pipeline.stage import Transcript, _reader
 from flows.process.display import Display
-from flows.process.problems import tell
+from flows.process.problems import print_problems
 from tasks.core.errors import Problem, UserError, counted, disk_fault, escaped, one_line_errors, printable, redacted
 
 
@@ -113,7 +113,7 @@ def test_what_is_printed_without_the_display_is_escaped_too(monkeypatch: pytest.
     champion._show_history(as_json=False)
     champion._meet(machines.Met("warning\x1b[2J", "told\x1b[2J"))
     sources._warn("source\x1b[2J")
-    tell([Problem("user", "problem\x1b[2J of http://a:b@h")])
+    print_problems([Problem("user", "problem\x1b[2J of http://a:b@h")])
     with pytest.raises(SystemExit):
         main.main(["gc", "http://a:b@argument\x1b[2J"])
     output = "".join(capsys.readouterr())

@@ -185,9 +185,9 @@ def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: py
     embeddings = write_embeddings(tmp_path / "e", draw(100), [100])
     index = build(embeddings, Index(factory="PCA8,IVF8,SQ8,RFlat", nprobe=3))
     short = ShortLists(10).count(np.array([10, 12, 10]))
-    short.tell("x", index)
+    short.warn("x", index)
     assert not capsys.readouterr().out
-    short.count(np.array([11, 3, 7])).count(np.array([], dtype=np.int64)).count(np.array([9, 10])).tell("x", index, "index.")
+    short.count(np.array([11, 3, 7])).count(np.array([], dtype=np.int64)).count(np.array([9, 10])).warn("x", index, "index.")
     assert capsys.readouterr().out == (
         "x: the index found too few results for 3 of 8 queries, 3 of 10 at worst; raise index.nprobe (3 of 8 inverted lists probed)\n"
     )
@@ -195,7 +195,7 @@ def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: py
     indexes = [build(embeddings, Index(factory="HNSW8", ef_search=77)), build(embeddings, Index(factory="IVF8,Flat", nprobe=9))]
     capsys.readouterr()
     for searched in indexes:
-        single.tell("y", searched, file=sys.stderr)
+        single.warn("y", searched, file=sys.stderr)
     line = "y: the index found too few results for 1 of 1 query, 0 of 1,000 at worst; "
     assert capsys.readouterr().err.splitlines() == [
         line + "raise ef_search (77), or the number after HNSW",

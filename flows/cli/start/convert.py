@@ -80,7 +80,7 @@ def convert(
                 "convert: found --data and other files or options, expected --data alone: its data set is copied as it is; drop one"
             )
         with _unwritten():
-            _tell(folder, convert_source(folder, spec_of(data)))
+            _print_result(folder, convert_source(folder, spec_of(data)))
         return 0
     examples = [(split, path) for split, files in (("train", train), ("dev", dev), ("test", test)) for path in files or ()]
     inputs = Inputs(examples, corpus or (), queries or (), [parse_qrels(option) for option in qrels or ()])
@@ -146,7 +146,7 @@ def _unwritten() -> Iterator[None]:
         raise KeyboardInterrupt(*(stopped.args or (signal.SIGINT,))) from None
 
 
-def _tell(folder: Path, answer: Mapping[str, Any]) -> None:
+def _print_result(folder: Path, answer: Mapping[str, Any]) -> None:
     """Print what was written of a data set (the answer of tasks.prepare.commands.beir_folder), and the next command."""
     from tasks.core.errors import printable
 

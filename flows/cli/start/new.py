@@ -50,7 +50,7 @@ def new(
 ) -> int:
     """Start a project for your own data: asks five questions, or takes their answers as flags."""
     from flows.projects import answers
-    from flows.projects.new import Wanted, new, refuse_place
+    from flows.projects.new import Answers, new, refuse_place
     from flows.repository.git import refuse_no_git
 
     refuse_no_git()
@@ -81,7 +81,7 @@ def new(
         return answer("length", str(suggested))
 
     dataset = answer("data")
-    wanted = Wanted(
+    wanted = Answers(
         data=dataset,
         queries=answer("queries", answers.default_queries(dataset)),
         encoder=answer("encoder", answers.ENCODER),

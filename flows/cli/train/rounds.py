@@ -9,7 +9,7 @@ from flows.cli.command import ProjectCommand, group
 from tasks.core.errors import UserError
 
 
-class Kept(StrEnum):
+class OptimizerOption(StrEnum):
     """What of the optimizer a refresh keeps."""
 
     CONTINUE = "continue"
@@ -30,7 +30,7 @@ def ance(
     steps: Annotated[int | None, typer.Option(help="Steps per round; default: one epoch.")] = None,
     prefix: Annotated[str, typer.Option(help="Rounds are named PREFIX1, PREFIX2, ...")] = "ance",
     optimizer: Annotated[
-        Kept | None,
+        OptimizerOption | None,
         typer.Option(
             help="continue: keep the optimizer's state, and one lr schedule over all rounds; moments: keep the state, each round has its "
             "own schedule; fresh: neither. Default: continue with --steps, else moments."

@@ -47,7 +47,7 @@ def run(
     from flows.pipeline import run
     from flows.pipeline.plan import check_parameters
     from flows.process.display import Display
-    from flows.process.problems import tell
+    from flows.process.problems import print_problems
     from flows.repository.worktree import SECOND
     from tasks.core.stage.frozen import freeze
 
@@ -85,10 +85,10 @@ def run(
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=undo_edits)
     except run.StagesFailed as failed:
-        tell(failed.problems)
+        print_problems(failed.problems)
         status = failed.status
     if is_main_tree and not status and (sent := export_run(Path.cwd(), read_export(), Display().warn)):
         print(f"exported to {', '.join(sent)}")
-    if is_main_tree and extra.wanted():
+    if is_main_tree and extra.is_configured():
         return max(status, extra.run(measure=not (targets or status)))
     return status

@@ -59,7 +59,7 @@ def encode(
             return Coming(encoder(to_device(ids_BL, device), to_device(mask_BL, device), tokens.prompt))
 
     batches = cut_by_budget(lengths, min(batch_tokens, THREAD_TOKENS) if own_threads else batch_tokens)
-    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else map_ahead) as map_batches:
+    with _single_threaded_map() if own_threads else nullcontext(map if device.type == "cpu" else map_ahead) as map_batches:
         for batch, coming in zip(batches, map_batches(start, batches), strict=True):
             (out_RD[batch],) = coming.arrays()
             done(len(batch))
@@ -67,7 +67,7 @@ def encode(
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[Callable[[Callable[[Ints], Coming], list[Ints]], Iterator[Coming]]]:
+def _single_threaded_map() -> Iterator[Callable[[Callable[[Ints], Coming], list[Ints]], Iterator[Coming]]]:
     """A `map` with as many threads as torch has, in each of which torch itself has one."""
     with one_thread() as threads, ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
         yield pool.map

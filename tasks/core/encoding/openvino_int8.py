@@ -185,7 +185,7 @@ def _graph(transformer: Any, input_ranges: Mapping[nn.Module, Range], first_only
     def constant(value: Any) -> Any:
         return ops.constant(np.asarray(value, dtype=np.float32))
 
-    def whole(*values: int) -> Any:
+    def integers(*values: int) -> Any:
         return ops.constant(np.asarray(values, dtype=np.int64))
 
     def quantized(x: Any, low: Any, high: Any, levels: int) -> Any:
@@ -206,10 +206,10 @@ def _graph(transformer: Any, input_ranges: Mapping[nn.Module, Range], first_only
 
     def normalized(x: Any, norm: nn.LayerNorm) -> Any:
         weight, bias = (constant(each.detach().numpy()[None, None]) for each in (norm.weight, norm.bias))
-        return ops.add(ops.multiply(ops.mvn(x, whole(2), True, norm.eps, "inside_sqrt"), weight), bias)
+        return ops.add(ops.multiply(ops.mvn(x, integers(2), True, norm.eps, "inside_sqrt"), weight), bias)
 
     def by_head(x: Any, *order: int) -> Any:
-        return ops.transpose(ops.reshape(x, whole(0, 0, heads, width // heads), True), whole(*order))
+        return ops.transpose(ops.reshape(x, integers(0, 0, heads, width // heads), True), integers(*order))
 
     def activated(x: Any) -> Any:
         if inner in GELU:
@@ -222,13 +222,13 @@ def _graph(transformer: Any, input_ranges: Mapping[nn.Module, Range], first_only
         attention, mixed = layer.attention.self, layer.attention.output
         query, key, value = linears(x, attention.query, attention.key, attention.value)
         if first_only and layer is transformer.encoder.layer[-1]:
-            query, x = (ops.gather(each, whole(0), whole(1)) for each in (query, x))
+            query, x = (ops.gather(each, integers(0), integers(1)) for each in (query, x))
         scores = ops.multiply(
             ops.matmul(by_head(query, 0, 2, 1, 3), by_head(key, 0, 2, 3, 1), False, False), constant((width // heads) ** -0.5)
         )
         shares = ops.softmax(ops.add(scores, bias), -1)
-        context = ops.transpose(ops.matmul(shares, by_head(value, 0, 2, 1, 3), False, False), whole(0, 2, 1, 3))
-        (added,) = linears(ops.reshape(context, whole(0, 0, width), True), mixed.dense)
+        context = ops.transpose(ops.matmul(shares, by_head(value, 0, 2, 1, 3), False, False), integers(0, 2, 1, 3))
+        (added,) = linears(ops.reshape(context, integers(0, 0, width), True), mixed.dense)
         x = normalized(ops.add(added, x), mixed.LayerNorm)
         (widened,) = linears(x, layer.intermediate.dense)
         (added,) = linears(activated(widened), layer.output.dense)

@@ -78,7 +78,7 @@ class Packed:
         device = next(self.encoder.parameters()).device
         ends_B = np.cumsum(lengths_B)
         total = int(ends_B[-1])
-        size = _whole(int((ends_B + -lengths_B % LANES).max())) if device.type == "cpu" else round_up(total)  # up to every window's end
+        size = _round_up(int((ends_B + -lengths_B % LANES).max())) if device.type == "cpu" else round_up(total)  # up to every window's end
         ids_1T, positions_1T = (
             to_device(values_T, device)[None] for values_T in ids_and_positions(tokens, rows, lengths_B, self.first_position, size)
         )
@@ -91,7 +91,7 @@ class Packed:
             pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=lengths, unsafe=device.type != "cpu")
         if device.type != "cpu":
             return self.encoder.finish(pooled_BH)
-        spare = _whole(len(rows)) - len(rows)
+        spare = _round_up(len(rows)) - len(rows)
         return self.encoder.finish(F.pad(pooled_BH, (0, 0, 0, spare)))[: len(rows)]
 
 
@@ -265,7 +265,7 @@ def _attended(
     if not first_only:
         return x_TH, context_TH
     lengths_B = np.concatenate([np.full(run.count, run.length) for run in runs])
-    first_R = torch.from_numpy(first_places(lengths_B, _whole(len(lengths_B))))
+    first_R = torch.from_numpy(first_places(lengths_B, _round_up(len(lengths_B))))
     return x_TH[first_R], context_TH[first_R]
 
 
@@ -289,7 +289,7 @@ def _runs(lengths_B: Ints, dtype: torch.dtype) -> list[Run]:
     return runs
 
 
-def _whole(rows: int) -> int:
+def _round_up(rows: int) -> int:
     """`rows` rounded up, so that a row's bits do not depend on their number: a product of fewer than 4 rows per thread has other bits."""
     return max(-(-rows // PAD) * PAD, PAD * torch.get_num_threads())
 

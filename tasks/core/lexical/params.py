@@ -53,7 +53,7 @@ class BM25(Params):
         return value
 
     @model_validator(mode="after")
-    def _of_one_language(self) -> Self:
+    def _check_language(self) -> Self:
         language = self.stopwords.removesuffix("_plus")
         stemmed = {"porter": "english", "lovins": "english", "dutch_porter": "dutch"}.get(self.stemmer, self.stemmer)
         if "none" not in (language, stemmed) and language != stemmed:

@@ -61,7 +61,7 @@ def read_layer(folder: Path, kind: str) -> Layer:
             raise UserError(f"{path}: found dropout {rate}, expected a probability, 0 to 1")
         return Layer(kind, dropout=float(rate))
     if kind == "LayerNorm":
-        width = _whole(path, config, "dimension")
+        width = _positive(path, config, "dimension")
         return Layer(kind, width, width)
     full_name = str(config.get("activation_function", ACTIVATIONS["Tanh"]))  # sentence-transformers' default
     activation = full_name.rpartition(".")[2]
@@ -69,8 +69,8 @@ def read_layer(folder: Path, kind: str) -> Layer:
         raise UserError(f"{path}: found activation {full_name}; expected one of torch's {', '.join(ACTIVATIONS)}")
     return Layer(
         kind,
-        _whole(path, config, "in_features"),
-        _whole(path, config, "out_features"),
+        _positive(path, config, "in_features"),
+        _positive(path, config, "out_features"),
         bias=bool(config.get("bias", True)),
         activation=activation,
         residual=bool(config.get("use_residual")),
@@ -92,7 +92,7 @@ def check_widths(layers: Sequence[Layer], width: int, folder: Path) -> None:
         width = layer.outputs or width
 
 
-def _whole(path: Path, config: dict[str, Any], key: str) -> int:
+def _positive(path: Path, config: dict[str, Any], key: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or value < 1:
         raise UserError(f"{path}: found {key} {value}, expected a number of at least 1")

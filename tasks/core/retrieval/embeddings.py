@@ -77,7 +77,7 @@ class Embeddings:
         for begin, end in pairwise(edges):
             place_N, number = order_N[begin:end], int(shard_N[order_N[begin]])
             if number not in self.mapped:
-                self.mapped[number] = self._held(number)
+                self.mapped[number] = self._map_shard(number)
             vectors_ND[place_N] = self.mapped[number].numpy()[rows[place_N] - self.starts[number]]
         return vectors_ND
 
@@ -86,7 +86,7 @@ class Embeddings:
         """The first row of each shard, and the number of rows."""
         return np.cumsum([0, *self.manifest.shards])
 
-    def _held(self, number: int) -> torch.Tensor:
+    def _map_shard(self, number: int) -> torch.Tensor:
         """Map a shard without an open file, which numpy's maps keep: a process may have only so many."""
         block, path = self._shard(number), self.folder / shard_name(number)
         size = path.stat().st_size

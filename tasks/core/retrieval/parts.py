@@ -153,7 +153,7 @@ class QuerySearch:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _WritePart:
     """Writes a part to where it is kept; returns its first query."""
 
     search: QuerySearch
@@ -165,7 +165,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _CallMake:
     """Calls `make`, whose result is left in a `Parts`."""
 
     make: Callable[[], object]
@@ -177,7 +177,7 @@ class _Made:
 def make_once(workers: Workers, make: Callable[[], object]) -> None:
     """Let one of several `workers` call `make`, which leaves an array where all find it. A single worker makes it when it is needed."""
     if not workers.alone:
-        for _ in workers.each(_Made(make), [0]):
+        for _ in workers.each(_CallMake(make), [0]):
             pass
 
 
@@ -193,7 +193,7 @@ def search_all(workers: Workers, search: QuerySearch, queries: int) -> Iterator[
         yield table
     short.count(np.zeros(queries - short.lists, dtype=np.int64))  # queries without results have no rows
     section = f"adore.{search.index.parent.name}" if (search.index.parent / "index.json").exists() else "index"
-    short.tell(f"search {search.queries.name}", search.opened_index, f"{section}.")
+    short.warn(f"search {search.queries.name}", search.opened_index, f"{section}.")
 
 
 def _searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
@@ -203,7 +203,7 @@ def _searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[p
             yield from search.part(first)
         return
     progress = Progress("search", queries, "queries")
-    for first in workers.each(_Kept(search), firsts):
+    for first in workers.each(_WritePart(search), firsts):
         progress.advance(min(search.size, queries - first))
         yield from search.part(first)
     progress.close()

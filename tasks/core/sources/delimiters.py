@@ -21,7 +21,7 @@ EITHER = "commas or semicolons"
 BLANK = ' \t\r\n\v\f",;\ufeff'
 MOST = 100  # lines of one header; a quote that stays open longer is not closed at all
 SHOWN = 60  # characters of a header that a message quotes
-TOLD = re.compile(r"(\"?)sep=([,;\t|])\1", re.IGNORECASE)
+DECLARATION = re.compile(r"(\"?)sep=([,;\t|])\1", re.IGNORECASE)
 PUNCTUATION = re.compile(r"[,;](?=[ \t])")
 _QUOTED = re.compile(r'(?:\A|(?<=[,;]))"(?:[^"]|"")*("|\Z)')
 
@@ -38,7 +38,7 @@ def delimiter_of(path: Path, lines: Iterable[str]) -> str:
     """
     first, header = 0, list[str]()
     for number, line in enumerate(lines, 1):
-        if number == 1 and (delimiter := _told(line)):
+        if number == 1 and (delimiter := _declared(line)):
             return delimiter
         if is_tabbed(path):
             return "\t"
@@ -63,22 +63,22 @@ def delimiter_of(path: Path, lines: Iterable[str]) -> str:
     return ";" if ";" in marks else ","
 
 
-def tells_delimiter(cells: Sequence[str], delimiter: str) -> bool:
+def declares_delimiter(cells: Sequence[str], delimiter: str) -> bool:
     """Whether the first row of a table is not data, but names the delimiter."""
-    return _told(delimiter.join(cells)) == delimiter
+    return _declared(delimiter.join(cells)) == delimiter
 
 
 def seek_header(handle: IO[str]) -> int:
     """Seek to the first line of a file that is a row; return how many lines there are before it."""
     handle.seek(0)
-    if _told(handle.readline()):
+    if _declared(handle.readline()):
         return 1
     handle.seek(0)
     return 0
 
 
-def _told(line: str) -> str:
-    match = TOLD.fullmatch(line.strip(" \r\n\ufeff"))
+def _declared(line: str) -> str:
+    match = DECLARATION.fullmatch(line.strip(" \r\n\ufeff"))
     return match[2] if match else ""
 
 

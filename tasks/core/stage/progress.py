@@ -48,16 +48,16 @@ class Progress:
         now = time.monotonic()
         if now - self.reported >= (DRAWN_SECONDS if self.terminal else LOG_SECONDS):
             self.reported = now
-            self._tell(self._line(now, note))
+            self._show(self._line(now, note))
         elif self.live and now - self.sent >= LIVE_SECONDS:
             self.sent = now
             print(f"\r{self._line(now, note)}", file=sys.stderr, flush=True)
 
     def close(self, note: str = "") -> None:
         """Report the final count and rate."""
-        self._tell(self._line(time.monotonic(), note), ended=True)
+        self._show(self._line(time.monotonic(), note), ended=True)
 
-    def _tell(self, line: str, ended: bool = False) -> None:
+    def _show(self, line: str, ended: bool = False) -> None:
         if self.silent:
             return
         if not self.terminal:

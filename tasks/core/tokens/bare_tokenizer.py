@@ -32,7 +32,7 @@ def known_of(tokenizer: Any, folder: Path) -> Known | None:
     return Known(*(getattr(tokenizer, name) for name in Known._fields)) if contents[0] == contents[1] else None
 
 
-class Found(dict[str, Any]):
+class Encoded(dict[str, Any]):
     """The tokens of a text, or of many, as transformers names them."""
 
     def __init__(self, encodings: list[Encoding], many: bool) -> None:
@@ -60,7 +60,7 @@ class BareTokenizer:
 
     def __call__(
         self, text: str | list[str], *, add_special_tokens: bool = True, truncation: bool = False, max_length: int | None = None, **_: Any
-    ) -> Found:
+    ) -> Encoded:
         """Other arguments are ignored: in transformers they add outputs, and change no ids."""
         if truncation:
             assert max_length is not None, "a file does not say a model's limit"
@@ -68,4 +68,4 @@ class BareTokenizer:
         else:
             self.backend_tokenizer.no_truncation()
         many = isinstance(text, list)
-        return Found(self.backend_tokenizer.encode_batch(text if many else [text], add_special_tokens=add_special_tokens), many)
+        return Encoded(self.backend_tokenizer.encode_batch(text if many else [text], add_special_tokens=add_special_tokens), many)

@@ -46,11 +46,11 @@ def _lower(backend: Any) -> None:
 
 def cached_tokenizer(folder: Path, known: Known | None = None) -> Any:
     """`load_tokenizer`, or a BareTokenizer if `known` is given; loaded once per process for each folder, however its path is written."""
-    return _kept(folder.resolve(), known)
+    return _load_once(folder.resolve(), known)
 
 
 @cache
-def _kept(folder: Path, known: Known | None) -> Any:
+def _load_once(folder: Path, known: Known | None) -> Any:
     return BareTokenizer(folder, known) if known else load_tokenizer(folder)
 
 

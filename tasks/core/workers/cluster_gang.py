@@ -36,7 +36,7 @@ def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Se
 
 def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
     """Run all ranks to their ends; return which one was lost and how, or an empty string."""
-    ray, ranks, output = cluster.ray, cluster.count, Said(log_of(scratch, 0))
+    ray, ranks, output = cluster.ray, cluster.count, FirstOutput(log_of(scratch, 0))
     host = ray.util.get_node_ip_address()
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     with cluster.room(ROOM_SECONDS) as settings_of:
@@ -54,7 +54,7 @@ def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
     return find_lost_rank(outcomes, ranks, lambda rank: reasons[rank])
 
 
-def _outcomes(cluster: Cluster, running: dict[Any, int], output: "Said") -> tuple[dict[int, Outcome | None], dict[int, str]]:
+def _outcomes(cluster: Cluster, running: dict[Any, int], output: "FirstOutput") -> tuple[dict[int, Outcome | None], dict[int, str]]:
     """How each rank ended, moved here from `running`; None if it was lost, with Ray's reason in the second dict.
 
     Ranks that are silent for GRACE seconds after a failure are left in `running`.
@@ -79,7 +79,7 @@ def _outcomes(cluster: Cluster, running: dict[Any, int], output: "Said") -> tupl
     return outcomes, reasons
 
 
-class Said:
+class FirstOutput:
     """The first rank's output, shown as it comes."""
 
     def __init__(self, log: Path) -> None:

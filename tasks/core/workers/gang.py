@@ -130,7 +130,7 @@ class Gang:
     def deal(self, sizes: Sequence[int]) -> list[list[int]]:
         """The pieces of work, of these sizes, that each rank computes."""
         if self.is_first and len(sizes) < self.size:
-            _tell_idle(self.size)
+            _warn_idle(self.size)
         return deal_pieces(sizes, self.size)
 
     def gather_vectors(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
@@ -196,7 +196,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 
 @cache
-def _tell_idle(ranks: int) -> None:
+def _warn_idle(ranks: int) -> None:
     """Print that some ranks are idle, once and not at each step."""
     print(
         f"some of the {ranks} workers are idle, because a step has fewer chunks: use a larger batch, or decrease batch_tokens", flush=True

@@ -20,7 +20,7 @@ from typing import IO
 
 from tasks.core.errors import UserError
 from tasks.core.files import new_file
-from tasks.core.sources.delimiters import delimiter_of, tells_delimiter
+from tasks.core.sources.delimiters import declares_delimiter, delimiter_of
 from tasks.core.sources.forgotten import mark
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
@@ -90,7 +90,7 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
     try:
         with _open(path) as handle:
             if kind == "beir" and name in ("documents", "queries"):
-                yield from ((raw, _json_taken(raw, name, marks)) for raw in handle)
+                yield from ((raw, _withdrawn_json(raw, name, marks)) for raw in handle)
             elif kind == "beir" and name == "qrels":
                 yield from ((raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
             else:
@@ -99,7 +99,7 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
         raise UserError(f"{path}: corrupt gzip ({error}), so what it holds is unknown; replace or remove it, then run again") from None
 
 
-def _json_taken(raw: bytes, name: str, marks: Collection[str]) -> Taken:
+def _withdrawn_json(raw: bytes, name: str, marks: Collection[str]) -> Taken:
     try:
         record = json.loads(_text(raw))
         identity, text = str(record["_id"]), f"{record.get('text') or record.get('title') or ''}"
@@ -123,7 +123,7 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
     for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter)):
         raw, removed = b"".join(pending), None
         pending.clear()
-        if number == 0 and tells_delimiter(cells, delimiter):
+        if number == 0 and declares_delimiter(cells, delimiter):
             pass
         elif places is None:
             header = [cell.strip() for cell in cells]

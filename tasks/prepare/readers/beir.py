@@ -74,10 +74,10 @@ def _columns(metadata: object) -> dict[str, str]:
     """The fields of a query's metadata that are strings, numbers, or booleans. Lone surrogates become question marks."""
     fields = metadata.items() if isinstance(metadata, dict) else ()
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields if isinstance(value, str | int | float)}
-    return {_whole(name): _whole(value) for name, value in texts.items()}
+    return {_replace_surrogates(name): _replace_surrogates(value) for name, value in texts.items()}
 
 
-def _whole(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 

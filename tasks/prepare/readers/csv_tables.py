@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tasks.core.errors import UserError, counted
 from tasks.core.sources.datasets import csv_layout
-from tasks.core.sources.delimiters import EITHER, delimiter_of, is_tabbed, tells_delimiter
+from tasks.core.sources.delimiters import EITHER, declares_delimiter, delimiter_of, is_tabbed
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
 from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
@@ -93,7 +93,7 @@ def read_cells(file: Path, expected: str) -> Iterator[tuple[At, list[str], list[
     try:
         for cells in rows:
             at, first_line = At(file, first_line), rows.line_num + 1
-            if not any(cell.strip() for cell in cells) or (at.line == 1 and tells_delimiter(cells, delimiter)):
+            if not any(cell.strip() for cell in cells) or (at.line == 1 and declares_delimiter(cells, delimiter)):
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]

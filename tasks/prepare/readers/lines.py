@@ -102,7 +102,7 @@ def read_columns(source: Path | Lines, names: tuple[str, ...]) -> Iterator[tuple
         cells = line.split("\t")
         if len(cells) != len(names):
             raise UserError(
-                f"{at}: {_found(line, len(cells))}, expected {len(names)} separated by tabs ({', '.join(names)}); fix that line"
+                f"{at}: {_describe(line, len(cells))}, expected {len(names)} separated by tabs ({', '.join(names)}); fix that line"
             )
         yield at, cells
 
@@ -121,7 +121,7 @@ def weight(at: At, cell: str) -> float:
     return value
 
 
-def _found(line: str, cells: int) -> str:
+def _describe(line: str, cells: int) -> str:
     if cells == 1 and "," in line:
         return f"found commas and no tabs ({line[:SHOWN]!r})"
     return f"found {cells} column{'s' if cells > 1 else ''} ({line[:SHOWN]!r})"

@@ -87,7 +87,7 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
 def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log | None, batches: Batches, page: str) -> None:
     """Add the endpoints."""
 
-    async def asked(queries: Sequence[str], k: int) -> list[dict[str, Any]]:
+    async def answer(queries: Sequence[str], k: int) -> list[dict[str, Any]]:
         texts = [limits.checked_query(query) for query in queries]
         try:
             answer: Answer = await batches.ask(texts, k)
@@ -107,7 +107,7 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
             raise HTTPException(422, f"{limits.printable_text(name)}: found an unknown key, expected q and k (GET /search)")
         if not 1 <= k <= limits.MOST_K:
             raise HTTPException(400, f"k: found {k}, expected 1 to {limits.MOST_K}")
-        return (await asked([q], k))[0]
+        return (await answer([q], k))[0]
 
     @app.post("/search")
     async def search_many(request: Request) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
         if (body.query is None) == (body.queries is None):
             raise HTTPException(422, "expected either query or queries")
         if body.query is not None:
-            return (await asked([body.query], body.k))[0]
-        return {"results": await asked(body.queries or [], body.k)}
+            return (await answer([body.query], body.k))[0]
+        return {"results": await answer(body.queries or [], body.k)}
 
     @app.post("/click")
     async def click(request: Request) -> dict[str, str]:

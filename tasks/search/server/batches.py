@@ -26,7 +26,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """The queries of one request, and the future that its answer goes to."""
 
     queries: Sequence[str]
@@ -40,7 +40,7 @@ class Batches:
     def __init__(self, current: Callable[[], Served], *, most: int, waiting: int, searched: Callable[[int], None] = lambda _: None) -> None:
         """`waiting`: the number of queries that may wait. `searched` is called with the number of queries of every batch."""
         self._current, self._most, self._waiting, self._searched = current, most, waiting, searched
-        self._queue: asyncio.Queue[Asked] = asyncio.Queue()
+        self._queue: asyncio.Queue[Request] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self.queued = 0  # queries
 
@@ -48,14 +48,14 @@ class Batches:
         """The answer to a request. Raises Full if the queue has no room for it, and any error of the search."""
         if self.queued + len(queries) > self._waiting:
             raise Full
-        request = Asked(queries, k, asyncio.get_running_loop().create_future())
+        request = Request(queries, k, asyncio.get_running_loop().create_future())
         self.queued += len(queries)
         self._queue.put_nowait(request)
         return await request.answer
 
     async def run(self) -> None:
         """Answer requests until this is cancelled."""
-        postponed: Asked | None = None  # a request that did not fit into the last batch
+        postponed: Request | None = None  # a request that did not fit into the last batch
         while True:
             batch = [postponed or await self._queue.get()]
             count, postponed = len(batch[0].queries), None
@@ -69,7 +69,7 @@ class Batches:
             self.queued -= count
             await self._answer([request for request in batch if not request.answer.done()])
 
-    async def _answer(self, batch: Sequence[Asked]) -> None:
+    async def _answer(self, batch: Sequence[Request]) -> None:
         """Search all requests with the same k at once. If that fails, search each by itself, so that none fails because of another."""
         loop, served = asyncio.get_running_loop(), self._current()  # a new model counts from the next batch on
         for k in sorted({request.k for request in batch}):
@@ -78,7 +78,7 @@ class Batches:
                 lists = await loop.run_in_executor(self._thread, _search, served, requests)
             except Exception as error:
                 if len(requests) == 1:
-                    _tell(requests[0], error)
+                    _resolve(requests[0], error)
                 else:
                     for request in requests:
                         await self._answer([request])
@@ -87,15 +87,15 @@ class Batches:
             start = 0
             for request in requests:
                 end = start + len(request.queries)
-                _tell(request, Answer(served, lists[start:end]))
+                _resolve(request, Answer(served, lists[start:end]))
                 start = end
 
 
-def _search(served: Served, requests: Sequence[Asked]) -> list[Ranked]:
+def _search(served: Served, requests: Sequence[Request]) -> list[Ranked]:
     return served.search([query for request in requests for query in request.queries], requests[0].k)
 
 
-def _tell(request: Asked, result: Answer | Exception) -> None:
+def _resolve(request: Request, result: Answer | Exception) -> None:
     with suppress(asyncio.InvalidStateError):  # its client has left
         if isinstance(result, Answer):
             request.answer.set_result(result)

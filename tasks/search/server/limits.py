@@ -100,10 +100,10 @@ def validation_message(fault: Any) -> str:
             return f"{printable_text(name)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
         case "missing":
             return f"{name}: missing, expected {expected}"
-    return f"{name}{': ' if name else ''}found {_found(fault['input'])}, expected {expected or 'an object'}"
+    return f"{name}{': ' if name else ''}found {_describe(fault['input'])}, expected {expected or 'an object'}"
 
 
-def _found(value: object) -> str:
+def _describe(value: object) -> str:
     """A wrong value, for an error. Long texts and lists are described by their length."""
     match value:
         case str() if len(value) > QUERY:

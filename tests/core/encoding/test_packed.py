@@ -19,8 +19,8 @@ from tasks.core.encoding.packed import (
     Packed,
     _attended,
     _blocks,
+    _round_up,
     _runs,
-    _whole,
     fused_layers,
     has_fused_layers,
     int8_layers,
@@ -88,7 +88,7 @@ def test_blocks_are_few_and_of_similar_size(most: int) -> None:
 def test_rows_are_rounded_up_and_at_least_some_for_each_thread(threads: int) -> None:
     torch.set_num_threads(threads)
     for rows in range(1, 200):
-        assert _whole(rows) == min(size for size in range(0, 300, PAD) if size >= max(rows, PAD * threads))
+        assert _round_up(rows) == min(size for size in range(0, 300, PAD) if size >= max(rows, PAD * threads))
 
 
 def test_what_is_not_packed() -> None:
@@ -144,7 +144,7 @@ def test_layers_are_those_of_transformers(kind: str, act: str, first_only: bool)
         for weight in model.encoder.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
     lengths = [60, 45, 45, *[20] * 60, 7, 1, 1]
-    size = _whole(sum(lengths) + LANES)
+    size = _round_up(sum(lengths) + LANES)
     assert size > 2 * INNER_ROWS
     x_TH = torch.randn(size, 32, dtype=torch.float64)
     with torch.no_grad():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import Invalid
-from tasks.core.sources.delimiters import MOST, delimiter_of, seek_header, tells_delimiter
+from tasks.core.sources.delimiters import MOST, declares_delimiter, delimiter_of, seek_header
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_a_header_with_both_is_refused_with_its_line() -> None:
 
 @pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "Sep=;  "])
 def test_the_line_that_says_the_delimiter_is_no_row(line: str) -> None:
-    assert tells_delimiter(next(csv.reader([line], delimiter=";")), ";")
-    assert not tells_delimiter(next(csv.reader([line], delimiter=",")), ",")
-    assert not tells_delimiter(["sep=", "", "x"], ";") and not tells_delimiter(["id", "text"], ";")
+    assert declares_delimiter(next(csv.reader([line], delimiter=";")), ";")
+    assert not declares_delimiter(next(csv.reader([line], delimiter=",")), ",")
+    assert not declares_delimiter(["sep=", "", "x"], ";") and not declares_delimiter(["id", "text"], ";")
     with io.StringIO(f"{line}\r\nid;text\r\n", newline="") as handle:
         assert delimiter_of(Path("a.tsv"), handle) == ";"
         assert seek_header(handle) == 1 and handle.readline() == "id;text\r\n"

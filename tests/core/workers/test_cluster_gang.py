@@ -19,7 +19,7 @@ from tasks.core.params.runtime import Runtime
 from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step
 from tasks.core.training.ranks import open_ranks
 from tasks.core.workers import cluster_gang
-from tasks.core.workers.cluster_gang import Said, address_of, interface
+from tasks.core.workers.cluster_gang import FirstOutput, address_of, interface
 from tasks.core.workers.together import RankFailed
 from tests import gangs
 from tests.core.workers.test_cluster import start
@@ -131,7 +131,7 @@ def test_after_a_lost_node_all_start_again(two_nodes: Two, tmp_path: Path, capfd
 def test_whole_lines_of_the_first_rank_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "worker-1.log"
     log.write_text("of a former start\n")
-    output = Said(log)
+    output = FirstOutput(log)
     output.show()
     for text, expected in (
         (b"one\ntw", "one\n"),

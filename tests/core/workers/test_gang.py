@@ -139,7 +139,7 @@ def test_a_node_that_has_just_died_is_no_worker(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
-    gang._tell_idle.cache_clear()
+    gang._warn_idle.cache_clear()
     Gang(1, 3, CPU).deal([5])
     Gang(0, 3, CPU).deal([5, 5, 5])
     assert not capsys.readouterr().out

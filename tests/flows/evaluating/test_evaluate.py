@@ -265,13 +265,13 @@ def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     folders = []
     for number in range(evaluate.DATASETS + 2):
         (tmp_path / f"tree{number}").mkdir()
-        folders.append(evaluate.make_kept_folder(f"beir:{number}"))
-        evaluate.link_kept(folders[-1], tmp_path / f"tree{number}")
+        folders.append(evaluate.make_store(f"beir:{number}"))
+        evaluate.link_store(folders[-1], tmp_path / f"tree{number}")
         (tmp_path / f"tree{number}/.retemper/shards/x.npy").touch()
         os.utime(folders[-1], (number, number))
     assert [folder.exists() for folder in folders] == [False, False] + [True] * evaluate.DATASETS
     (tmp_path / "again").mkdir()
-    evaluate.link_kept(evaluate.make_kept_folder("beir:./3"), tmp_path / "again")
+    evaluate.link_store(evaluate.make_store("beir:./3"), tmp_path / "again")
     assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
 
 
@@ -279,10 +279,10 @@ def test_what_is_kept_of_this_data_outlives_folders_of_the_future(tmp_path: Path
     """They were used before the clock was set back."""
     monkeypatch.chdir(tmp_path)
     for number in range(evaluate.DATASETS + 1):
-        (evaluate.KEPT / str(number)).mkdir(parents=True)
-        os.utime(evaluate.KEPT / str(number), (2**33 + number, 2**33 + number))
-    folder = evaluate.make_kept_folder("beir:x")
-    assert set(evaluate.KEPT.iterdir()) == {folder, *(evaluate.KEPT / str(number) for number in range(2, evaluate.DATASETS + 1))}
+        (evaluate.STORES / str(number)).mkdir(parents=True)
+        os.utime(evaluate.STORES / str(number), (2**33 + number, 2**33 + number))
+    folder = evaluate.make_store("beir:x")
+    assert set(evaluate.STORES.iterdir()) == {folder, *(evaluate.STORES / str(number) for number in range(2, evaluate.DATASETS + 1))}
 
 
 def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

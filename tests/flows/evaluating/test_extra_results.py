@@ -116,7 +116,9 @@ def test_letters_of_more_systems_than_the_alphabet_has_are_told_apart() -> None:
     systems = [f"s{number}" for number in range(27)]
     pairs = [{"system": "s0", "baseline": system, "significant": True, "difference": 0.1} for system in ("s26", "s1")]
     about = {"systems": systems, "metric": "AP"}
-    results = extra_results.Made("nq", about, {system: {"test": {"AP": 0.5}} for system in systems}, {"splits": {"test": {"pairs": pairs}}})
+    results = extra_results.ExtraResults(
+        "nq", about, {system: {"test": {"AP": 0.5}} for system in systems}, {"splits": {"test": {"pairs": pairs}}}
+    )
     assert results.rows("test", "s0")[1][0][2] == "b aa"
 
 

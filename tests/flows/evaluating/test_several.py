@@ -238,9 +238,9 @@ def test_as_many_data_sets_are_kept_as_are_measured(tmp_path: Path, monkeypatch:
     """A killed evaluation of 18 data sets can resume even at the 18th."""
     monkeypatch.chdir(tmp_path)
     sources = [f"beir:{number}" for number in range(evaluate.DATASETS + 3)]
-    folders = [evaluate.make_kept_folder(source, len(sources)) for source in sources]
+    folders = [evaluate.make_store(source, len(sources)) for source in sources]
     assert all(folder.exists() for folder in folders)
-    evaluate.make_kept_folder("beir:0", 1)
+    evaluate.make_store("beir:0", 1)
     assert sum(folder.exists() for folder in folders) == evaluate.DATASETS, "an evaluation of fewer keeps as many as ever"
 
 

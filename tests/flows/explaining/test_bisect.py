@@ -14,7 +14,7 @@ from scipy import stats
 from flows.champions import tree
 from flows.champions.champion import Champion
 from flows.explaining import bisect
-from flows.explaining.bisect import Found, Range, Train, Tried, model_of, search
+from flows.explaining.bisect import Culprit, Range, Train, Tried, model_of, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired_difference
@@ -120,7 +120,7 @@ def test_a_loss_of_several_batches_is_told() -> None:
     """The search is for one batch; where a prefix costs a part of the drop, beyond the noise, a second one is likely."""
 
     def told(part: float) -> str:
-        result = Found(2, 0.99, drop=-0.12, error=0.01, queries=80, tried=[Tried(1, -0.001, 0.01), Tried(2, part, 0.01)])
+        result = Culprit(2, 0.99, drop=-0.12, error=0.01, queries=80, tried=[Tried(1, -0.001, 0.01), Tried(2, part, 0.01)])
         return told_of(result, Range(NAMES, 0, 4), what="AP of a", trained=4)
 
     assert (

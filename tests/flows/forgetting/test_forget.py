@@ -283,9 +283,9 @@ def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> Non
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git/plain").write_text(text)
     subprocess.run(["gzip", "-k", "line.jsonl"], cwd=tmp_path, check=True)
-    paths = text_search.found_below(tmp_path, text_search.needles([text]))
+    paths = text_search.files_with_texts(tmp_path, text_search.needles([text]))
     assert {path.name for path in paths} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
-    assert list(text_search.found_below(tmp_path, text_search.needles([]))) == []
+    assert list(text_search.files_with_texts(tmp_path, text_search.needles([]))) == []
 
 
 def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +310,7 @@ def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypa
     for name, text in rows.items():
         (tmp_path / f"inbox/{name}.csv").write_text(f"Frage,Antwort\n{text}")
     (tmp_path / "inbox/4.csv").write_bytes("Frage,Antwort\nfür,x\n".encode("latin-1"))
-    result = own_tables.held_in_inbox([mark("document", digest("secret words")), mark("query", digest("eins"))])
+    result = own_tables.records_in_inbox([mark("document", digest("secret words")), mark("query", digest("eins"))])
     assert {Path(name).name: count for name, count in result["files"].items()} == {"1.csv": 2, "3.csv": 2, "4.csv": 0}
     assert {*result["texts"]} == {"Secret  words", "eins", "secret words", "Eins"}
     assert [note for note in own_tables.source_notes({}, result["files"]) if "inbox" in note] == [

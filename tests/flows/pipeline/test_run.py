@@ -77,9 +77,9 @@ def test_pages_are_named_as_a_user_finds_them(tmp_path: Path, monkeypatch: pytes
         folder.mkdir(parents=True, exist_ok=True)
         monkeypatch.chdir(folder)
         monkeypatch.setenv("RETEMPER_SECOND_TREE", second) if second else monkeypatch.delenv("RETEMPER_SECOND_TREE", raising=False)
-        assert run._told_folder(absolute=False) == expected
+        assert run._shown_folder(absolute=False) == expected
     monkeypatch.chdir(own)
-    assert run._told_folder(absolute=True) == own
+    assert run._shown_folder(absolute=True) == own
 
 
 def test_the_pages_show_more_than_the_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

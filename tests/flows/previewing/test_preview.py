@@ -66,7 +66,7 @@ def test_mistakes_are_refused_before_anything_runs(arguments: dict[str, Any], me
     with pytest.raises(UserError) as refusal:
         preview(**{"documents": 400, **arguments})
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
-    assert not module.KEPT.exists()
+    assert not module.FOLDER.exists()
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def previewed(small: Any, carried_out: Callable[[Plan], Path], monkeypatch: pyte
 
     @contextmanager
     def second_run(plan: Plan, folder: Path, **_: Any) -> Iterator[Path]:
-        assert folder == module.KEPT
+        assert folder == module.FOLDER
         plans.append(plan)
         yield carried_out(plan)
 

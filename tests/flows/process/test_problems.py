@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.problems import ROOM, Problems, tell
+from flows.process.problems import ROOM, Problems, print_problems
 from tasks.core.errors import PROBLEM, Corrupt, DiskError, Invalid, Missing, Problem, UserError, one_line_errors, report
 
 SCRIPT = """
@@ -74,7 +74,7 @@ def test_problems_are_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     record = Problems(tmp_path / "problem.json")
     monkeypatch.setenv(PROBLEM, record.environment[PROBLEM])
     problems = [Problem("invalid", "a: b", where="a"), Problem("stage", "train@a: failed", 1)]
-    tell(problems)
+    print_problems(problems)
     assert capsys.readouterr().err == "retemper: a: b\nretemper: train@a: failed\n"
     assert record.take() == problems
 

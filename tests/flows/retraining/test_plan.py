@@ -58,7 +58,7 @@ class Worktree:
         monkeypatch.setattr(champion, "parts_at", lambda *_: PARTS)
         monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: files[name])
         monkeypatch.setattr(champion, "lock_at", lambda *_: self.locked)
-        monkeypatch.setattr(plan, "lock_here", lambda: lock)
+        monkeypatch.setattr(plan, "current_lock", lambda: lock)
         monkeypatch.setattr(history, "read_outcome", lambda *_: _with(record, self.how))
 
     def write(self, params: dict[str, Any]) -> None:

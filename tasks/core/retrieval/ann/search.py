@@ -83,7 +83,7 @@ class ShortLists:
         self.lists, self.short = self.lists + len(lengths_Q), self.short + len(short)
         return self
 
-    def tell(self, search: str, index: Any, section: str = "", file: TextIO | None = None) -> None:
+    def warn(self, search: str, index: Any, section: str = "", file: TextIO | None = None) -> None:
         """If there were short lists, print in one line how many, how short, and what to raise (in `section` of params.yaml)."""
         if self.short:
             queries = f"{self.short:,} of {counted(self.lists, 'queries')}, {self.least:,} of {self.wanted:,} at worst"

@@ -8,7 +8,7 @@ import torch
 
 from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Rounded
-from tasks.core.retrieval.cpu.kept import keep
+from tasks.core.retrieval.cpu.mapped import keep
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 

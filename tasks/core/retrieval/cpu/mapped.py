@@ -21,7 +21,7 @@ ROWS = 16384  # of a block: a number that is fast for few queries, and always th
 
 
 @dataclass(frozen=True)
-class Kept(Rounded):
+class MappedBlock(Rounded):
     """The block of the rows from `first` on, whose exact vectors `take` reads; `exact_XD` is empty."""
 
     first: int
@@ -61,5 +61,5 @@ def keep(
         if dtype == torch.float32:
             rounded.append((first, Rounded(values_XD, values_XD, norm, error)))
         else:
-            rounded.append((first, head if not number else Kept(head.exact_XD[:0], values_XD, norm, error, first, take)))
+            rounded.append((first, head if not number else MappedBlock(head.exact_XD[:0], values_XD, norm, error, first, take)))
     return rounded
