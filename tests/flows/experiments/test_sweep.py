@@ -223,7 +223,7 @@ def test_a_point_is_another_one_if_code_that_stages_execute_is(toy: Any, monkeyp
 
 @pytest.mark.heavy
 def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: Any, tmp_path: Path) -> None:
-    def output(*words: str) -> str:
+    def output_of(*words: str) -> str:
         return subprocess.run(words, cwd=finished.folder, env=finished.environment, capture_output=True, text=True, check=True).stdout
 
     dvc = (sys.executable, "-m", "dvc")
@@ -231,7 +231,11 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     (finished.folder / "grid.yaml").write_text(
         "grid: {rounds.b.value: [2, 7]}\npoints: {more: {rounds.c: {value: 7}, rounds.b.value: 7}}\n"
     )
-    before = output("git", "status", "--short"), (finished.folder / "params.yaml").read_text(), (finished.folder / "dvc.lock").read_text()
+    before = (
+        output_of("git", "status", "--short"),
+        (finished.folder / "params.yaml").read_text(),
+        (finished.folder / "dvc.lock").read_text(),
+    )
     environment = {name: value for name, value in finished.environment.items() if not name.startswith("GIT_AUTHOR")}
     anonymous = type(finished)(
         finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")}
@@ -241,7 +245,7 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     assert process.returncode == 0, out + err
     assert "3 points, 0 of them stored already" in out
     assert before == (
-        output("git", "status", "--short"),
+        output_of("git", "status", "--short"),
         (finished.folder / "params.yaml").read_text(),
         (finished.folder / "dvc.lock").read_text(),
     )
@@ -256,7 +260,7 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
 
     experiments = {
         entry["name"]: entry
-        for revision in json.loads(output(*dvc, "exp", "show", "--json"))
+        for revision in json.loads(output_of(*dvc, "exp", "show", "--json"))
         for entry in (revision.get("experiments") or [])
     }
     assert sorted(name.rpartition("-")[0] for name in experiments) == ["more", "value_2", "value_7"]
@@ -265,11 +269,13 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     assert metrics["data/metrics/c.json"]["data"]["dev"]["nDCG@10"] == 0.5
 
     remote = tmp_path / "origin.git"
-    output("git", "init", "--quiet", "--bare", str(remote))
-    output("git", "remote", "add", "origin", str(remote))
-    output(*dvc, "exp", "push", "--no-cache", "origin", more)
-    assert more in output("git", "ls-remote", "origin")
-    assert "# not committed" in output("git", "show", f"{json.loads(finished.call('experiments', '--json').stdout)[0]['commit']}:step.py")
+    output_of("git", "init", "--quiet", "--bare", str(remote))
+    output_of("git", "remote", "add", "origin", str(remote))
+    output_of(*dvc, "exp", "push", "--no-cache", "origin", more)
+    assert more in output_of("git", "ls-remote", "origin")
+    assert "# not committed" in output_of(
+        "git", "show", f"{json.loads(finished.call('experiments', '--json').stdout)[0]['commit']}:step.py"
+    )
 
     (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text().replace("# not committed\n", ""))
     subprocess.run([*dvc, "exp", "apply", more], cwd=finished.folder, env=finished.environment, capture_output=True, check=False)

@@ -150,14 +150,14 @@ def test_lines_of_many_threads_come_whole_and_once(paper: Any) -> None:
     terminal = paper("stdout", "stderr")
     display, stages = Display(), [f"stage{number}" for number in range(6)]
 
-    def work(stage: str) -> None:
+    def show_stage(stage: str) -> None:
         for turn in range(10):
             display.began(stage)
             display.output(stage, f"line {turn}")
             display.ended(stage, Outcome("Ran", turn))
 
     with display.open(stages):
-        threads = [threading.Thread(target=work, args=(stage,)) for stage in stages]
+        threads = [threading.Thread(target=show_stage, args=(stage,)) for stage in stages]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -32,11 +32,11 @@ def test_who_waits_for_a_turn_is_told_so(tmp_path: Path) -> None:
     holder = locks.wait_and_hold(lock)
     holder.__enter__()
 
-    def waiting() -> None:
+    def note_and_release() -> None:
         messages.append("another is in progress")
         holder.__exit__(None, None, None)
 
-    with locks.wait_and_hold(lock, waiting):
+    with locks.wait_and_hold(lock, note_and_release):
         assert messages == ["another is in progress"]
 
 
@@ -47,12 +47,12 @@ def rwlock(tmp_path: Path) -> Path:
     return path
 
 
-def held(process: int) -> str:
+def lock_record(process: int) -> str:
     return json.dumps({"write": {"/data/x": {"pid": process, "cmd": "dvc repro"}}, "read": {}})
 
 
 @pytest.mark.parametrize(
-    "content", ["", '{"write": {"/da', "[]", held(2**22 + 1), held(os.getpid())], ids=["empty", "cut", "list", "gone", "us"]
+    "content", ["", '{"write": {"/da', "[]", lock_record(2**22 + 1), lock_record(os.getpid())], ids=["empty", "cut", "list", "gone", "us"]
 )
 def test_a_stale_or_broken_record_is_removed(rwlock: Path, content: str) -> None:
     """A process id may be another program's by now: ours is not DVC."""

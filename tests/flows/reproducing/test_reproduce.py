@@ -50,14 +50,14 @@ def test_times_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_or_corrupt_is_not_close(tmp_path: Path) -> None:
-    def put(cache: str, value: float) -> str:
+    def add_values(cache: str, value: float) -> str:
         np.save(tmp_path / "values.npy", np.array([value]))
         path = object_path(tmp_path / cache, oid := file_md5(tmp_path / "values.npy"))
         path.parent.mkdir(parents=True)
         (tmp_path / "values.npy").rename(path)
         return oid
 
-    caches, digests = (tmp_path / "old", tmp_path / "new"), (put("old", 1.0), put("new", 1.5))
+    caches, digests = (tmp_path / "old", tmp_path / "new"), (add_values("old", 1.0), add_values("new", 1.5))
     assert _largest_distance("data/values.npy", digests, caches) == 0.5
     path = object_path(caches[1], digests[1])
     path.write_bytes(object_path(caches[0], digests[0]).read_bytes())

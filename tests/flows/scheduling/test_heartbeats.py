@@ -134,7 +134,7 @@ def test_a_killed_worker_is_crashed_and_a_long_run_is_not(retraining: Any, serve
     killed.git("clone", "--quiet", str(killed.folder), str(top / "other"))
     living = type(killed)(top / "other", killed.source, killed.environment | {"TOY_ACTS": str(top / "other.acts")})
 
-    def python(*arguments: str) -> None:
+    def run_python(*arguments: str) -> None:
         subprocess.run(
             [sys.executable, *arguments],
             env=killed.environment,
@@ -144,15 +144,15 @@ def test_a_killed_worker_is_crashed_and_a_long_run_is_not(retraining: Any, serve
             timeout=300,
         )
 
-    python("-c", POOL)
+    run_python("-c", POOL)
     for project, name in ((killed, "killed"), (living, "living")):
         project.act("wait")
         project.call("schedule", "--cron", "0 3 * * 1", "--pool", "mortal", "--name", name)
     with worker(killed, "first") as first:
-        python("-c", TRIGGER, "killed")
+        run_python("-c", TRIGGER, "killed")
         stage = killed.at_work(600)
         with worker(living, "second"):  # the first one is busy
-            python("-c", TRIGGER, "living")
+            run_python("-c", TRIGGER, "living")
             living.at_work(600)
             above = ancestors(stage)
             for process in reversed(above[: above.index(first.pid) + 1]):

@@ -155,7 +155,7 @@ class Served:
         self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stdout.readline, "")), daemon=True)
         self.reader.start()
 
-    def said(self, pattern: str, seconds: float) -> str:
+    def wait_for_output(self, pattern: str, seconds: float) -> str:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if match := re.search(pattern, "".join(self.lines)):
@@ -166,7 +166,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        return self.said(r"http://127.0.0.1:\d+", 400) + "/api"
+        return self.wait_for_output(r"http://127.0.0.1:\d+", 400) + "/api"
 
     def ask(self, path: str, **query: Any) -> Any:
         request = urllib.request.Request(
@@ -214,7 +214,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
     del project.environment[FORKS]  # each run starts a server of its own, as a scheduled one does
     every_minute = ("--cron", "* * * * *")
     with serving(project, *every_minute) as scheduler:
-        scheduler.said("retraining promoted: a is the first champion", 600)
+        scheduler.wait_for_output("retraining promoted: a is the first champion", 600)
         first = project.champion()
         assert first.number == 1
         project.add(*[0.9] * 10)
@@ -227,11 +227,11 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 30), "the stage ended with it"
         assert project.champion() == first
         project.act("")
-        scheduler.said("retraining promoted: a against champion/1", 600)
+        scheduler.wait_for_output("retraining promoted: a against champion/1", 600)
         second = project.champion()
         assert (second.number, second.replaced) == (2, 1)
         project.add(*[0.0] * 20)
-        scheduler.said("retraining refused: a against champion/2", 600)
+        scheduler.wait_for_output("retraining refused: a against champion/2", 600)
         assert project.champion() == second
         assert project.wait_until(lambda: "Refused" in dict(scheduler.runs()), 60)
         states = scheduler.runs()
@@ -245,7 +245,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
 
     with serving(project, *every_minute) as scheduler:
         assert scheduler.url == url, "the page has kept its address"
-        scheduler.said(" as retemper-retraining/", 400)
+        scheduler.wait_for_output(" as retemper-retraining/", 400)
         assert [deployment["id"] for deployment in scheduler.ask("/deployments/filter", limit=10)] == [
             deployment["id"] for deployment in deployments
         ]
@@ -258,9 +258,9 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
     project.act("")
 
     with serving(project, *every_minute) as scheduler:
-        scheduler.said("1 killed runs are marked Crashed", 400)
+        scheduler.wait_for_output("1 killed runs are marked Crashed", 400)
         assert [name for name, _ in scheduler.runs()].count("Running") == 0
-        scheduler.said("retraining promoted: a against champion/2", 600)
+        scheduler.wait_for_output("retraining promoted: a against champion/2", 600)
         assert project.champion().number == 3
         print(scheduler.runs())
         scheduler.stop(signal.SIGINT)
@@ -299,14 +299,14 @@ def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str)
     first.git("clone", "--quiet", str(first.folder), str(folder))
     second = type(first)(folder, first.source, first.environment)
 
-    def python(*arguments: str) -> None:
+    def run_python(*arguments: str) -> None:
         subprocess.run([sys.executable, *arguments], env=first.environment, cwd=first.folder, check=True, capture_output=True, timeout=300)
 
-    python("-c", POOL)
+    run_python("-c", POOL)
     for project, name in ((first, "one"), (second, "two")):
         out, _ = project.call("schedule", "--cron", "0 3 * * 1", "--pool", "retraining", "--name", name)
         assert out.startswith(f"retemper-retraining/{name} is deployed to pool retraining")
-    python("-c", TRIGGER, "one", "two")
+    run_python("-c", TRIGGER, "one", "two")
     worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "retraining", "--limit", "1", "--name"]
     env = first.environment | {"RETEMPER_DEVICE_LIMIT": "gpu-here"}
     workers = [subprocess.Popen([*worker, name], env=env, cwd=first.folder.parent, start_new_session=True) for name in ("w1", "w2")]

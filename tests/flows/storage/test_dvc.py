@@ -19,7 +19,7 @@ from tasks.core.stage.frozen import freeze_parameters
 Executed = Callable[[dict[str, str]], set[str]]
 
 
-def locked(folder: Path, stage: str) -> dict[str, Any]:
+def lock_entry(folder: Path, stage: str) -> dict[str, Any]:
     entry: dict[str, Any] = YAML(typ="safe").load(folder / "dvc.lock")["stages"][stage]
     return entry
 
@@ -31,7 +31,7 @@ def test_parameters_edited_during_a_run_count_for_the_next_run(served: Any, exec
     served.rounds(a="9", b="1")
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
-    assert locked(served.folder, "train@a")["params"]["data/params.json"] == {"rounds.a": {"value": 1}}
+    assert lock_entry(served.folder, "train@a")["params"]["data/params.json"] == {"rounds.a": {"value": 1}}
     assert (served.folder / "data/encoders/a").read_text().startswith("1(")
     served.acts()
     assert executed(served.run()) == {"train@a", "evaluate@a", "report"}
@@ -58,7 +58,7 @@ def test_one_of_two_runs_computes_a_stage_and_the_other_takes_its_outs(toy: Any,
     assert (output.count("is cached - skipping run") == 1) == (act != "fail")
     if act != "fail":
         assert {(tree / "data/corpus").read_text() for tree in trees} == {"one()"}
-        locks = [json.dumps(locked(tree, "prepare")) for tree in trees]
+        locks = [json.dumps(lock_entry(tree, "prepare")) for tree in trees]
         assert locks[0] == locks[1]
 
 
@@ -67,17 +67,17 @@ def test_a_stage_that_waits_its_turn_is_not_taken_for_the_one_of_the_lock(toy: A
     (toy.folder / "dvc.yaml").write_text("stages: {copy: {cmd: cp params.yaml out, deps: [step.py], params: [x], outs: [out]}}\n")
     environment = toy.environment | {TURNS: str(toy.folder / "turns")}
 
-    def made(value: int) -> str:
+    def reproduce(value: int) -> str:
         (toy.folder / "params.yaml").write_text(f"x: {value}\n")
         command = [sys.executable, "-m", "flows.storage.dvc", "repro", "copy"]
         output = subprocess.run(command, cwd=toy.folder, env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
-        assert locked(toy.folder, "copy")["params"] == {"params.yaml": {"x": value}}
+        assert lock_entry(toy.folder, "copy")["params"] == {"params.yaml": {"x": value}}
         assert (toy.folder / "out").read_text() == f"x: {value}\n"
         return output
 
-    made(1)
-    made(2)
-    assert "is cached - skipping run" in made(1), "from the run cache"
+    reproduce(1)
+    reproduce(2)
+    assert "is cached - skipping run" in reproduce(1), "from the run cache"
 
 
 FULL = """
@@ -141,7 +141,7 @@ def test_what_a_killed_push_or_pull_has_collected_is_not_taken_for_all(
     assert finished.call("remote", "add", "team", str(remote)).returncode == 0
     assert finished.call("push", script=HALF).returncode == 137
     assert executed(finished.run()) == set()
-    digests = {out["md5"] for stage in stages for out in locked(finished.folder, stage)["outs"]}
+    digests = {out["md5"] for stage in stages for out in lock_entry(finished.folder, stage)["outs"]}
     assert {digest for digest in digests if not object_path(remote / "files/md5", digest).is_file()} == set()
     finished.command("git", "add", "--all")
     finished.command("git", "commit", "--quiet", "-m", "computed")
@@ -195,7 +195,7 @@ def test_a_kill_after_dvc_wrote_its_lock_leaves_no_stage_unsent(finished: Any, t
     finished.rounds(a="1", b="9")
     (finished.folder / "data/params.json").write_text(json.dumps({"first": "one", "rounds": {"a": {"value": 1}, "b": {"value": 9}}}))
     assert finished.call("repro", "train@b", script=KILLED).returncode == 137
-    assert locked(finished.folder, "train@b")["params"]["data/params.json"]["rounds.b"] == {"value": 9}
+    assert lock_entry(finished.folder, "train@b")["params"]["data/params.json"]["rounds.b"] == {"value": 9}
     finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
     assert executed(finished.run()) == set()
     finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "colleague"))

@@ -20,7 +20,7 @@ MARK = mark("document", "d1")
 
 
 @pytest.fixture
-def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def project_with_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project's folder, the current one, with a record in its list."""
     folder = tmp_path / "ours"
     folder.mkdir()
@@ -36,7 +36,7 @@ def lock_of(**oids: str) -> dict[str, Any]:
     return {stage: {"outs": [{"path": f"data/{stage}", "md5": oid}]} for stage, oid in oids.items()}
 
 
-@pytest.mark.usefixtures("ours")
+@pytest.mark.usefixtures("project_with_list")
 def test_a_note_names_what_is_missing_and_is_a_list_of_its_own(tmp_path: Path) -> None:
     cache, remote = tmp_path / "cache", tmp_path / "remote"
     listing, file, kept = f"{'a' * 32}.dir", "b" * 32, "c" * 32

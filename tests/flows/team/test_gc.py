@@ -175,7 +175,7 @@ def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path)
         gc.find_needs([], [project])
 
 
-def put(objects: Path, content: bytes, kind: str = "") -> str:
+def add_object(objects: Path, content: bytes, kind: str = "") -> str:
     """Put an object below a `files/md5`; returns its digest."""
     oid = hashlib.md5(content).hexdigest() + kind
     path = integrity.object_path(objects, oid)
@@ -189,12 +189,12 @@ class Collected:
 
     def __init__(self, folder: Path) -> None:
         self.objects = folder / ".dvc/cache/files/md5"
-        self.inner = [put(self.objects, content) for content in (b"a", b"b")]
+        self.inner = [add_object(self.objects, content) for content in (b"a", b"b")]
         self.text = json.dumps([{"md5": oid, "relpath": name} for oid, name in zip(self.inner, "ab", strict=True)]).encode()
-        self.listing = put(self.objects, self.text, ".dir")
-        self.lock()
+        self.listing = add_object(self.objects, self.text, ".dir")
+        self.write_lock()
 
-    def lock(self, stage: str = "prepare") -> None:
+    def write_lock(self, stage: str = "prepare") -> None:
         out = f"    - path: data/corpus\n      hash: md5\n      md5: {self.listing}\n"
         Path("dvc.lock").write_text(f"schema: '2.0'\nstages:\n  {stage}:\n    cmd: x\n    outs:\n{out}")
 
@@ -203,7 +203,7 @@ class Collected:
         gc.collect(False, remote, lines.append, days=days)
         return "\n".join(lines)
 
-    def refused(self, remote: str | None = None) -> str:
+    def gc_refusal(self, remote: str | None = None) -> str:
         with pytest.raises(UserError) as refusal:
             self.gc(remote)
         assert self.is_whole()
@@ -213,28 +213,28 @@ class Collected:
         return all(integrity.object_path(self.objects, oid).exists() for oid in self.inner)
 
 
-def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp_path: Path) -> None:
-    project = Collected(here)
+def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(root: Path, tmp_path: Path) -> None:
+    project = Collected(root)
     assert "removed: 0 objects" in project.gc()
     path = integrity.object_path(project.objects, project.listing)
     path.write_bytes(project.text[:-9])
     message = f"prepare: data/corpus: its listing {project.listing} is missing or corrupt, so which files it needs is unknown"
-    assert project.refused() == f"{message}; run retemper run prepare in {here}"
-    project.lock("of_a_removed_round")
-    assert project.refused().endswith("; run retemper verify, then dvc fetch --all-commits")
+    assert project.gc_refusal() == f"{message}; run retemper run prepare in {root}"
+    project.write_lock("of_a_removed_round")
+    assert project.gc_refusal().endswith("; run retemper verify, then dvc fetch --all-commits")
     path.unlink()
-    project.lock()
-    assert project.refused() == f"{message}; run retemper run prepare in {here}"
+    project.write_lock()
+    assert project.gc_refusal() == f"{message}; run retemper run prepare in {root}"
 
     remotes.add("team", str(tmp_path / "remote"), [])
-    put(tmp_path / "remote/files/md5", project.text, ".dir")
+    add_object(tmp_path / "remote/files/md5", project.text, ".dir")
     assert "removed: 0 objects" in project.gc()
     assert project.is_whole(), "the remote says what it needs"
     (integrity.object_path(tmp_path / "remote/files/md5", project.listing)).write_bytes(b"[{")
-    project.refused()
-    project.lock("of_a_removed_round")
+    project.gc_refusal()
+    project.write_lock("of_a_removed_round")
     assert "found a corrupt listing, so which files it needs is unknown, and nothing was removed; run retemper verify --remote team" in (
-        project.refused("team")
+        project.gc_refusal("team")
     )
     output = project.gc()
     assert (
@@ -244,25 +244,25 @@ def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp
     assert not project.is_whole()
 
 
-def test_a_folder_without_files_needs_none(here: Path) -> None:
-    project = Collected(here)
-    project.listing = put(project.objects, b"[]", ".dir")
-    project.lock()
+def test_a_folder_without_files_needs_none(root: Path) -> None:
+    project = Collected(root)
+    project.listing = add_object(project.objects, b"[]", ".dir")
+    project.write_lock()
     assert "removed: 3 objects" in project.gc()
 
 
-def test_a_truncated_listing_that_reached_the_remote_is_one_line(here: Path, tmp_path: Path) -> None:
+def test_a_truncated_listing_that_reached_the_remote_is_one_line(root: Path, tmp_path: Path) -> None:
     """A recent folder that nothing needs: its files are kept too, but which files they are is unknown."""
-    project = Collected(here)
+    project = Collected(root)
     remotes.add("team", str(tmp_path / "remote"), [])
-    listing = integrity.object_path(tmp_path / "remote/files/md5", put(tmp_path / "remote/files/md5", b"[1]", ".dir"))
+    listing = integrity.object_path(tmp_path / "remote/files/md5", add_object(tmp_path / "remote/files/md5", b"[1]", ".dir"))
     listing.write_bytes(b"[1")
     with pytest.raises(UserError, match=r"found a corrupt listing.* run retemper verify --remote team"):
         project.gc("team", 7)
 
 
-def test_what_failed_pushes_left_on_a_remote_is_removed(here: Path, tmp_path: Path) -> None:
-    project = Collected(here)
+def test_what_failed_pushes_left_on_a_remote_is_removed(root: Path, tmp_path: Path) -> None:
+    project = Collected(root)
     remotes.add("team", str(tmp_path / "remote"), [])
     names = ("files/md5/ab/.duEh8J9R-T9BUlUhGCRYvg.tmp", f"runs/ab/{'ab' * 32}/.{'0f' * 16}.partial")
     old, young = ([tmp_path / "remote" / name.replace("ab/.", f"{prefix}/.") for name in names] for prefix in ("01", "02"))

@@ -178,7 +178,7 @@ def test_a_refusal_is_told_from_an_unavailable_remote(error: str, fix: str) -> N
     assert remedy == key if fix == "KEY" else remedy.startswith(fix) and bool(remedy) == bool(fix)
 
 
-def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
+def run_around_outage(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
     """Run while the remote is unavailable, and again once it is back; the second run also pushes what the first computed."""
     away = remote.parent.with_name("away")
     before = list(remote.parent.rglob("*"))
@@ -222,7 +222,7 @@ def test_a_folder_remote_that_vanishes_is_not_recreated(
     result = finished.call("run")
     assert result.returncode == 0
     assert list(tmp_path.rglob("share/**/*")) == before, "nothing is created"
-    refused_then_back(finished, remote, executed, read_states)
+    run_around_outage(finished, remote, executed, read_states)
 
 
 def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,12 +233,12 @@ def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_pat
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
 
-    def unmounted(_: list[str]) -> int:
+    def unmount(_: list[str]) -> int:
         shutil.rmtree(remote)
         (remote / "files").mkdir(parents=True)
         return 0
 
-    for dvc_main in (unmounted, lambda _: pytest.fail("nothing more goes there")):
+    for dvc_main in (unmount, lambda _: pytest.fail("nothing more goes there")):
         monkeypatch.setattr("dvc.cli.main", dvc_main)
         with pytest.raises(UserError, match=r"found no retemper\.json, which every remote has"):
             dvc.push()
@@ -283,7 +283,7 @@ def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
     path.write_bytes(b"x" * len(text))
     path.chmod(mode)
 
-    def clone(name: str) -> subprocess.CompletedProcess[str]:
+    def run_in_clone(name: str) -> subprocess.CompletedProcess[str]:
         finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / name))
         project = type(finished)(tmp_path / name, finished.environment)
         result = project.call("run")
@@ -294,7 +294,7 @@ def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
         assert corrupt == []
         return subprocess.CompletedProcess([], 0, result.stdout, result.stderr)
 
-    first = clone("first")
+    first = run_in_clone("first")
     assert executed(read_states(first.stdout)) == {"train@a"}
     named = f"retemper: warning: remote team: object {oid} (data/encoders/a) is corrupt"
     if committed:
@@ -302,7 +302,7 @@ def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
     else:  # each stage fetches what its recorded run has made
         assert named in first.stdout
     assert path.read_bytes() == text
-    second = clone("second")
+    second = run_in_clone("second")
     assert executed(read_states(second.stdout)) == set()
     assert "corrupt" not in second.stdout + second.stderr
     assert second.stderr == "" or not committed  # without a dvc.lock, `dvc pull` has nothing to check out
@@ -356,11 +356,11 @@ def test_wrong_credentials_and_a_missing_bucket(
     """Adding the remote ends with status 2; a later run warns and continues. No secret is printed, or stored anywhere else."""
     url, key, secret = s3
 
-    def add(bucket: str, secret_key: str) -> Any:
+    def add_remote(bucket: str, secret_key: str) -> Any:
         options = (f"endpointurl={url}", "region=us-east-1", f"access_key_id={key}", f"secret_access_key={secret_key}")
         return finished.call("remote", "add", "team", bucket, *(part for option in options for part in ("--option", option)))
 
-    def run(value: str) -> str:
+    def warnings_of_run(value: str) -> str:
         """The warnings of a run that computes something new."""
         finished.rounds(a="1", b=value)
         result = finished.call("run")
@@ -371,15 +371,15 @@ def test_wrong_credentials_and_a_missing_bucket(
 
     outputs: list[str] = []
     for bucket, secret_key, error in (("s3://bucket/c", "hunter2", "SignatureDoesNotMatch"), ("s3://nowhere/c", secret, "NoSuchBucket")):
-        result = add(bucket, secret_key)
+        result = add_remote(bucket, secret_key)
         assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
         assert "remote team: cannot be written and read: " in result.stderr
         assert error in result.stderr
         outputs.append(result.stdout + result.stderr)
-    assert add("s3://bucket/c", secret).returncode == 0
+    assert add_remote("s3://bucket/c", secret).returncode == 0
     local = finished.folder / ".dvc/config.local"
     local.write_text(local.read_text().replace(secret, "hunter2"))
-    pulled, pushed = run("31").splitlines()
+    pulled, pushed = warnings_of_run("31").splitlines()
     assert pulled.startswith(
         "retemper: warning: remote team refuses access, so nothing is pulled: Forbidden (status 1); "
         "fix its credentials: retemper remote add"
@@ -389,11 +389,11 @@ def test_wrong_credentials_and_a_missing_bucket(
     result = finished.call("verify", "--remote", "team")
     assert result.returncode == 2
     assert "remote team: cannot be read: Forbidden; fix its credentials" in result.stderr
-    assert add("s3://bucket/c", secret).returncode == 0, "as the line says"
-    assert run("32") == ""
+    assert add_remote("s3://bucket/c", secret).returncode == 0, "as the line says"
+    assert warnings_of_run("32") == ""
     config = finished.folder / ".dvc/config"
     config.write_text(config.read_text().replace("s3://bucket", "s3://nowhere"))
-    assert "found no retemper.json" in run("33"), "a missing bucket has no mark either"
+    assert "found no retemper.json" in warnings_of_run("33"), "a missing bucket has no mark either"
     files = [path for path in finished.folder.rglob("*") if path.is_file() and path != local]
     for hidden in (secret, "hunter2"):
         assert hidden not in "".join(outputs)

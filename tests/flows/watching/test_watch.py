@@ -18,7 +18,7 @@ from flows.watching.watch import create_app
 from tests.loopback import on_loopback
 
 
-def until_said(folder: Path, stage: str, text: str) -> None:
+def wait_for_line(folder: Path, stage: str, text: str) -> None:
     """Wait for a line of a stage."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
@@ -33,7 +33,7 @@ def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
     served.acts(encoders__a="hang")
     run = served.start("run", "evaluate@a")
     served.at_work("encoders/a")
-    until_said(served.folder, "train@a", "half way")
+    wait_for_line(served.folder, "train@a", "half way")
     lines = served.call("watch", "--text").stdout.splitlines()
     assert lines[0].startswith("retemper run evaluate@a, in this folder, since 20")
     assert lines[0].partition(": ")[2].startswith("running, 1 of 3 stages, ") and lines[0].endswith("left unknown")
