@@ -133,7 +133,7 @@ def test_an_unfit_data_set_is_refused_when_it_is_prepared_and_nothing_has_change
     project.add(7.0, folder=other)
     names = ("params.yaml", "dvc.lock", "data/source.json", "data/corpus/stats.json", "data/metrics/a.json", "data/report/report.html")
     before = {name: (project.folder / name).read_bytes() for name in names}
-    project.act("fail")  # if a training begins
+    project.set_act("fail")  # if a training begins
     out, err = project.call("run", "--set", "dataset.source=beir:../other", "--set", "bm25.k1=1.5", status=2)
     assert "train@a" not in out
     assert err == (

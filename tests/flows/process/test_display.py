@@ -67,15 +67,15 @@ def test_a_command_ends_where_who_is_told_cannot_listen() -> None:
     assert len(lines) == 5000
 
 
-def test_a_run_whose_reader_is_gone_has_its_true_state(served: Any) -> None:
-    process = served.start("run", "prepare")
+def test_a_run_whose_reader_is_gone_has_its_true_state(served_toy: Any) -> None:
+    process = served_toy.start("run", "prepare")
     assert process.stdout is not None
     process.stdout.close()
     error = process.stderr.read()
     assert process.wait(300) == 0, error
     assert "Traceback" not in error and "Broken" not in error
-    assert "at work on data/corpus" in (served.folder / ".retemper/logs/prepare.log").read_text()
-    assert (served.folder / "data/corpus").exists() and "prepare" in (served.folder / "dvc.lock").read_text()
+    assert "at work on data/corpus" in (served_toy.folder / ".retemper/logs/prepare.log").read_text()
+    assert (served_toy.folder / "data/corpus").exists() and "prepare" in (served_toy.folder / "dvc.lock").read_text()
 
 
 def test_what_is_said_is_heard(capsys: pytest.CaptureFixture[str]) -> None:

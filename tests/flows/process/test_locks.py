@@ -161,31 +161,31 @@ def test_a_killed_first_run_leaves_no_dvc_lock(tmp_path: Path, monkeypatch: pyte
     assert not lock.exists()
 
 
-def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
-    lock = finished.folder / "dvc.lock"
+def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished_toy: Any) -> None:
+    lock = finished_toy.folder / "dvc.lock"
     text = lock.read_text()
-    memory = finished.folder / ".retemper/dvc.lock"
+    memory = finished_toy.folder / ".retemper/dvc.lock"
     memory.write_text("")
-    (finished.folder / "dvc.yaml").write_text("stages:\n  prepare:\n    cmds: no such key\n")
-    result = finished.call("run")
+    (finished_toy.folder / "dvc.yaml").write_text("stages:\n  prepare:\n    cmds: no such key\n")
+    result = finished_toy.call("run")
     assert result.returncode == 2
     assert "dvc.yaml" in result.stderr
     assert "truncated" not in result.stderr
     assert lock.read_text() == text
-    finished.command("git", "checkout", "--quiet", "dvc.yaml")
+    finished_toy.command("git", "checkout", "--quiet", "dvc.yaml")
     for truncated in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
         lock.write_text(truncated)
         memory.write_text(text)
-        finished.call("run", "--dry-run")
+        finished_toy.call("run", "--dry-run")
         assert lock.read_text() == truncated, "a dry run fixes nothing"
-    assert "truncated" in finished.call("run").stderr
+    assert "truncated" in finished_toy.call("run").stderr
     assert lock.read_text() == text
     lock.write_text(text[: text.index("\n  report:") + 1])  # valid YAML
-    assert "dvc.lock was truncated and had lost report; restored as the last run left it" in finished.call("run").stderr
+    assert "dvc.lock was truncated and had lost report; restored as the last run left it" in finished_toy.call("run").stderr
     assert lock.read_text() == text
-    finished.command("git", "add", "dvc.lock")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    (finished.folder / locks.AFTER).unlink()
+    finished_toy.command("git", "add", "dvc.lock")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    (finished_toy.folder / locks.AFTER).unlink()
     lock.write_text(text[: text.index("\n  report:") + 1])
-    assert "dvc.lock was truncated and had lost report; restored as git has it" in finished.call("run").stderr
+    assert "dvc.lock was truncated and had lost report; restored as git has it" in finished_toy.call("run").stderr
     assert lock.read_text() == text

@@ -140,26 +140,26 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served_retrainin
     project.retrain()
     first = project.champion()
     project.add(*[0.9] * 10)
-    project.act("fail")
+    project.set_act("fail")
     out, errors = project.call("retrain", status=1)
     assert out.splitlines()[-1] == "retraining failed: corpus.jsonl:7: found nothing, expected a number; fix it"
     assert "Traceback" not in errors
     for number in (signal.SIGTERM, signal.SIGKILL):
-        project.act("hang")
+        project.set_act("hang")
         run = project.start("retrain")
-        project.at_work()
+        project.wait_for_start()
         with pytest.raises(UserError, match="another run is in progress in this folder"):
             retrain.retrain(project.folder)
         run.send_signal(number)
         run.wait(timeout=300)
-        assert project.gone(), project.processes()
+        assert project.wait_for_end(), project.processes()
         assert project.champion() == first
     folder = project.folder / retraining_tree.FOLDER
     git_folder = Path(git("rev-parse", "--absolute-git-dir", folder=folder))
     (git_folder / "index.lock").touch()  # as a kill may leave them
     (project.folder / ".git" / f"{retraining_tree.BRANCH}.lock").touch()
     (folder / "params.yaml").write_text("cut sho")
-    project.act("")
+    project.set_act("")
     assert project.retrain().startswith("retraining promoted")
     entries = json.loads(project.call("champion", "history", "--json")[0])
     assert [entry["result"] for entry in entries] == ["promoted", "failed", "stopped", "killed", "promoted"]

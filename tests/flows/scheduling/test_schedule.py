@@ -185,7 +185,7 @@ class Served:
         """Stop it by the signal; no process is left."""
         self.process.send_signal(number)
         assert self.process.wait(timeout=300) == (0 if number != signal.SIGKILL else -9)
-        assert self.project.gone(), self.project.processes()
+        assert self.project.wait_for_end(), self.project.processes()
 
 
 def ancestors(process: int) -> list[tuple[int, str]]:
@@ -218,15 +218,15 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         first = project.champion()
         assert first.number == 1
         project.add(*[0.9] * 10)
-        project.act("hang")
-        stage = project.at_work(400)
+        project.set_act("hang")
+        stage = project.wait_for_start(400)
         above = ancestors(stage)
         runner = next(place for place, (_, command) in enumerate(above) if "flows.scheduling.schedule" in command)
         run = above[runner - 1][0]
         os.kill(run, signal.SIGKILL)  # half-way
         assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 30), "the stage ended with it"
         assert project.champion() == first
-        project.act("")
+        project.set_act("")
         scheduler.wait_for_output("retraining promoted: a against champion/1", 600)
         second = project.champion()
         assert (second.number, second.replaced) == (2, 1)
@@ -251,11 +251,11 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         ]
         assert scheduler.runs()[: len(states)] == states, "the history has outlived the server"
         project.add(*[2.0] * 40)
-        project.act("hang")
-        project.at_work(400)
+        project.set_act("hang")
+        project.wait_for_start(400)
         scheduler.stop(signal.SIGKILL)  # all of it, with a run in progress
         assert project.champion() == second
-    project.act("")
+    project.set_act("")
 
     with serving(project, *every_minute) as scheduler:
         scheduler.wait_for_output("1 killed runs are marked Crashed", 400)
@@ -294,7 +294,7 @@ def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str)
     """Two clones stand for two projects of a team, and two workers for two machines that share one device."""
     first = retraining
     first.environment["PREFECT_API_URL"] = server_url
-    first.act("linger")
+    first.set_act("linger")
     folder = first.folder.parent / "other"
     first.git("clone", "--quiet", str(first.folder), str(folder))
     second = type(first)(folder, first.source, first.environment)

@@ -33,63 +33,63 @@ def cache_is_intact(toy: Any) -> bool:
     return not corrupt
 
 
-def test_corruption_in_the_cache_alone_is_fixed_from_the_workspace(finished: Any) -> None:
-    encoder = cached_file(finished, "data/encoders/a")
+def test_corruption_in_the_cache_alone_is_fixed_from_the_workspace(finished_toy: Any) -> None:
+    encoder = cached_file(finished_toy, "data/encoders/a")
     text = encoder.read_text()
     damage(encoder)
-    result = finished.call("run")
+    result = finished_toy.call("run")
     assert result.returncode == 0, result.stderr
     assert "executed 0" in result.stdout
     assert "data/encoders/a: its copy in the cache was corrupt or missing; restored from this file" in result.stderr
     assert encoder.read_text() == text
-    assert cache_is_intact(finished)
+    assert cache_is_intact(finished_toy)
 
 
 @pytest.mark.parametrize("out", ["data/encoders/a", "data/metrics/a.json"])
-def test_corruption_that_was_checked_out_is_computed_again(finished: Any, executed: Callable[..., set[str]], out: str) -> None:
+def test_corruption_that_was_checked_out_is_computed_again(finished_toy: Any, executed: Callable[..., set[str]], out: str) -> None:
     """Plain DVC takes the corrupt file for intact; the next run does not."""
-    text = (finished.folder / out).read_text()
-    damage(cached_file(finished, out))
-    (finished.folder / out).unlink()
-    finished.command(sys.executable, "-m", "dvc", "checkout", out)
-    assert (finished.folder / out).read_text() == "x" * len(text), "this is what DVC does"
+    text = (finished_toy.folder / out).read_text()
+    damage(cached_file(finished_toy, out))
+    (finished_toy.folder / out).unlink()
+    finished_toy.command(sys.executable, "-m", "dvc", "checkout", out)
+    assert (finished_toy.folder / out).read_text() == "x" * len(text), "this is what DVC does"
     stage = {"data/encoders/a": "train@a", "data/metrics/a.json": "evaluate@a"}[out]
-    assert executed(finished.run()) == {stage}
-    assert (finished.folder / out).read_text() == text
-    assert cache_is_intact(finished)
+    assert executed(finished_toy.run()) == {stage}
+    assert (finished_toy.folder / out).read_text() == text
+    assert cache_is_intact(finished_toy)
 
 
-def test_a_corrupt_earlier_result_is_not_restored(finished: Any, executed: Callable[..., set[str]]) -> None:
-    first = cached_file(finished, "data/encoders/b")
+def test_a_corrupt_earlier_result_is_not_restored(finished_toy: Any, executed: Callable[..., set[str]]) -> None:
+    first = cached_file(finished_toy, "data/encoders/b")
     text = first.read_text()
-    finished.rounds(a="1", b="3")
-    finished.run()
+    finished_toy.set_rounds(a="1", b="3")
+    finished_toy.run()
     damage(first, keep_size=False)
-    finished.rounds(a="1", b="2")
-    assert executed(finished.run()) == {"train@b"}, "computed again; what comes after it is in the cache"
-    assert (finished.folder / "data/encoders/b").read_text() == text
-    assert cache_is_intact(finished)
+    finished_toy.set_rounds(a="1", b="2")
+    assert executed(finished_toy.run()) == {"train@b"}, "computed again; what comes after it is in the cache"
+    assert (finished_toy.folder / "data/encoders/b").read_text() == text
+    assert cache_is_intact(finished_toy)
 
 
 def test_a_corrupt_object_is_fetched_again_where_there_is_a_remote(
-    finished: Any, tmp_path: Path, executed: Callable[..., set[str]]
+    finished_toy: Any, tmp_path: Path, executed: Callable[..., set[str]]
 ) -> None:
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()  # pushes
-    text = (finished.folder / "data/encoders/a").read_text()
-    damage(cached_file(finished, "data/encoders/a"))
-    (finished.folder / "data/encoders/a").unlink()
-    assert executed(finished.run()) == set()
-    assert (finished.folder / "data/encoders/a").read_text() == text
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()  # pushes
+    text = (finished_toy.folder / "data/encoders/a").read_text()
+    damage(cached_file(finished_toy, "data/encoders/a"))
+    (finished_toy.folder / "data/encoders/a").unlink()
+    assert executed(finished_toy.run()) == set()
+    assert (finished_toy.folder / "data/encoders/a").read_text() == text
 
     # and corruption in the remote is not taken over
-    encoder = cached_file(finished, "data/encoders/a")
+    encoder = cached_file(finished_toy, "data/encoders/a")
     damage(tmp_path / "remote" / "files" / "md5" / encoder.parent.name / encoder.name)
     encoder.unlink()
-    (finished.folder / "data/encoders/a").unlink()
-    assert executed(finished.run()) == {"train@a"}
-    assert (finished.folder / "data/encoders/a").read_text() == text
-    assert cache_is_intact(finished)
+    (finished_toy.folder / "data/encoders/a").unlink()
+    assert executed(finished_toy.run()) == {"train@a"}
+    assert (finished_toy.folder / "data/encoders/a").read_text() == text
+    assert cache_is_intact(finished_toy)
     shutil.rmtree(tmp_path / "remote")
 
 

@@ -21,32 +21,34 @@ def digest(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
 
 
-def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()  # which pushes
+def test_what_a_tag_needs_stays_until_the_tag_goes(
+    finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+) -> None:
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()  # which pushes
     branch = "retemper/retraining"
-    finished.command("git", "checkout", "--quiet", "-b", branch)
-    finished.command("git", "add", "dvc.lock")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    finished.command("git", "tag", "-a", "champion/1", "-m", "first")
-    finished.command("git", "checkout", "--quiet", "-")
-    finished.command("git", "branch", "--quiet", "-D", branch)
-    (finished.folder / "dvc.lock").write_text("")  # checkout has removed it
-    (finished.folder / "dvc.lock").unlink()
-    old_digest = digest(finished.folder / "data/encoders/b")
-    finished.rounds(a="1", b="3")
-    assert "train@b" in executed(finished.run())
-    cache = finished.folder / ".dvc/cache/files/md5"
-    runs = finished.folder / ".dvc/cache/runs"
+    finished_toy.command("git", "checkout", "--quiet", "-b", branch)
+    finished_toy.command("git", "add", "dvc.lock")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.command("git", "tag", "-a", "champion/1", "-m", "first")
+    finished_toy.command("git", "checkout", "--quiet", "-")
+    finished_toy.command("git", "branch", "--quiet", "-D", branch)
+    (finished_toy.folder / "dvc.lock").write_text("")  # checkout has removed it
+    (finished_toy.folder / "dvc.lock").unlink()
+    old_digest = digest(finished_toy.folder / "data/encoders/b")
+    finished_toy.set_rounds(a="1", b="3")
+    assert "train@b" in executed(finished_toy.run())
+    cache = finished_toy.folder / ".dvc/cache/files/md5"
+    runs = finished_toy.folder / ".dvc/cache/runs"
     assert integrity.object_path(cache, old_digest).exists()
 
     def gc(*options: str) -> str:
-        result = finished.call("gc", *options)
+        result = finished_toy.call("gc", *options)
         assert result.returncode == 0, result.stderr
         return str(result.stdout)
 
     assert "would remove: 0 objects" in gc("--dry-run")
-    finished.command("git", "tag", "-d", "champion/1")
+    finished_toy.command("git", "tag", "-d", "champion/1")
     output = gc("--dry-run", "--remote", "team")
     assert "remote team: would remove: 0 objects" in output, "colleagues push before they commit"
     assert "3 more objects" in output
@@ -63,33 +65,33 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     torn.write_text("what a killed DVC was writing")
     gc("--remote", "team", "--days", "0")
     assert not torn.exists()
-    assert finished.call("verify", "--remote", "team").returncode == 0
+    assert finished_toy.call("verify", "--remote", "team").returncode == 0
     assert foreign.exists(), "what is not named like an object is neither garbage nor corrupt"
     for root in (cache, tmp_path / "remote/files/md5"):
         assert not integrity.object_path(root, old_digest).exists()
-        assert integrity.object_path(root, digest(finished.folder / "data/encoders/b")).exists()
+        assert integrity.object_path(root, digest(finished_toy.folder / "data/encoders/b")).exists()
     assert len(list(runs.glob("*/*/*"))) == record_count - 3, "no record is left of runs whose outs are gone"
     assert len(list((tmp_path / "remote/runs").glob("*/*/*"))) == record_count - 3
-    assert executed(finished.run()) == set()
-    finished.rounds(a="1", b="2")
-    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
+    assert executed(finished_toy.run()) == set()
+    finished_toy.set_rounds(a="1", b="2")
+    assert executed(finished_toy.run()) == {"train@b", "evaluate@b", "report"}
 
 
-def test_gc_is_refused_while_a_run_is_in_progress(finished: Any) -> None:
+def test_gc_is_refused_while_a_run_is_in_progress(finished_toy: Any) -> None:
     import sys
 
     script = "from flows.process import locks\nwith locks.hold_run_lock():\n    print('held', flush=True)\n    input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", script],
-        cwd=finished.folder,
-        env=finished.environment,
+        cwd=finished_toy.folder,
+        env=finished_toy.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert holder.stdout is not None
     holder.stdout.readline()
-    result = finished.call("gc")
+    result = finished_toy.call("gc")
     holder.kill()
     holder.wait()
     assert result.returncode == 2
@@ -277,23 +279,25 @@ def test_what_failed_pushes_left_on_a_remote_is_removed(root: Path, tmp_path: Pa
     assert all(path.exists() for path in young), "a push may be writing them"
 
 
-def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+def test_what_the_remote_is_still_to_be_sent_stays(
+    finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+) -> None:
     """Until it is sent, or the user says so."""
 
     def gc(*options: str) -> str:
-        result = finished.call("gc", *options)
+        result = finished_toy.call("gc", *options)
         assert (result.returncode, result.stderr) == (0, "")
         return str(result.stdout)
 
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()
-    finished.command("git", "add", ".")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()
+    finished_toy.command("git", "add", ".")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
     (tmp_path / "remote").rename(tmp_path / "away")
     for value in ("3", "4"):
-        finished.rounds(a="1", b=value)
-        assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
-    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+        finished_toy.set_rounds(a="1", b=value)
+        assert executed(finished_toy.run()) == {"train@b", "evaluate@b", "report"}
+    finished_toy.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
     message = "MB, not pushed yet: retemper run pushes them, --unsent removes them\n"
     for options in (["--dry-run"], []):
         output = gc(*options)
@@ -301,14 +305,14 @@ def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path
         assert message in output
         assert ": 0 objects" in output
     (tmp_path / "away").rename(tmp_path / "remote")
-    assert executed(finished.run()) == set()
+    assert executed(finished_toy.run()) == set()
     assert message not in (output := gc())
     assert "6 objects" in output
-    assert executed(finished.run()) == set()
-    finished.rounds(a="1", b="3")
-    assert executed(finished.run()) == set(), "the remote has it"
-    (finished.folder / ".retemper/pushed.json").unlink()  # a new remote, which has none of the earlier results
-    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    assert executed(finished_toy.run()) == set()
+    finished_toy.set_rounds(a="1", b="3")
+    assert executed(finished_toy.run()) == set(), "the remote has it"
+    (finished_toy.folder / ".retemper/pushed.json").unlink()  # a new remote, which has none of the earlier results
+    finished_toy.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
     assert message in gc("--dry-run")
     assert message not in (output := gc("--unsent"))
     assert "3 objects" in output

@@ -27,12 +27,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def current_toy(finished: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(finished.folder)
-    for name, value in finished.environment.items():
+def current_toy(finished_toy: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(finished_toy.folder)
+    for name, value in finished_toy.environment.items():
         if name.startswith(("GIT_", "DVC_")):
             monkeypatch.setenv(name, value)
-    return finished
+    return finished_toy
 
 
 @pytest.mark.usefixtures("current_toy")
@@ -157,8 +157,8 @@ def test_the_commit_of_code_that_a_parameter_names(current_toy: Any) -> None:
     assert [(file.path, file.commit) for file in step.code if "mine" in file.path] == [("tasks.train.mine:loss", commits[0])]
 
 
-def test_a_removed_round_made_nothing(reduced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(reduced.folder)
+def test_a_removed_round_made_nothing(reduced_toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reduced_toy.folder)
     for revision in (None, "HEAD"):
         assert [step.stage for step in lineage.trace("data/report", revision).steps] == ["evaluate@a", "report"]
         with pytest.raises(UserError, match="no such model, metric or path"):
@@ -177,17 +177,17 @@ def test_the_digest_of_a_folder_is_dvcs(tmp_path: Path) -> None:
     assert cache.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in entries}
 
 
-def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Path) -> None:
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.rounds(a="1", b="7")
-    finished.run()
-    finished.command("git", "add", ".dvc/config", "dvc.lock", "params.yaml")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
-    project = type(finished)(tmp_path / "clone", finished.environment)
+def test_a_colleague_sees_who_made_it_and_with_what(finished_toy: Any, tmp_path: Path) -> None:
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.set_rounds(a="1", b="7")
+    finished_toy.run()
+    finished_toy.command("git", "add", ".dvc/config", "dvc.lock", "params.yaml")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "clone"))
+    project = type(finished_toy)(tmp_path / "clone", finished_toy.environment)
     assert project.call("run").returncode == 0
-    for folder in (finished.folder, project.folder):
-        result = type(finished)(folder, finished.environment).call("lineage", "data/encoders/b", "--json")
+    for folder in (finished_toy.folder, project.folder):
+        result = type(finished_toy)(folder, finished_toy.environment).call("lineage", "data/encoders/b", "--json")
         step = json.loads(result.stdout)["steps"][-1]
         assert step["stage"] == "train@b"
         assert {"by", "at", "commit", "seconds", "environment"} <= step["making"].keys()
@@ -200,9 +200,9 @@ def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Pat
 def test_the_commit_is_that_of_the_code_that_ran(toy: Any) -> None:
     """Someone commits while the run goes on."""
     first = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=toy.folder, text=True).strip()
-    toy.acts(encoders__a="linger")
+    toy.set_acts(encoders__a="linger")
     process = toy.start("run")
-    toy.at_work("encoders/a")
+    toy.wait_for_start("encoders/a")
     toy.command("git", "commit", "--quiet", "--allow-empty", "-m", "meanwhile")
     assert process.wait(300) == 0, process.communicate()
     step = json.loads(toy.call("lineage", "a", "--json").stdout)["steps"][-1]

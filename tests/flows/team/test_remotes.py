@@ -159,40 +159,40 @@ def test_a_secret_is_refused_where_git_would_track_it(root: Path, capsys: pytest
 
 
 def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
-    finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+    finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
 ) -> None:
     cache = tmp_path / "cache"
-    result = finished.call("cache", "share", str(cache))
+    result = finished_toy.call("cache", "share", str(cache))
     assert result.returncode == 0, result.stderr
-    assert not (finished.folder / ".dvc/cache").exists()
+    assert not (finished_toy.folder / ".dvc/cache").exists()
     notes = [json.loads(note.read_text()) for note in (cache / "projects").iterdir()]
-    assert notes == [{"folder": str(finished.folder)}]
+    assert notes == [{"folder": str(finished_toy.folder)}]
     assert stat.S_IMODE((cache / "files/md5").stat().st_mode) == 0o2775
-    finished.rounds(a="1", b="3")
-    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}, "the rest is there"
-    assert (finished.folder / "data/encoders/b").stat().st_nlink > 1 or (finished.folder / "data/encoders/b").is_symlink(), "links"
-    finished.rounds(a="1", b="4")
-    finished.run()
-    finished.rounds(a="1", b="3")
-    assert executed(finished.run()) == set()
+    finished_toy.set_rounds(a="1", b="3")
+    assert executed(finished_toy.run()) == {"train@b", "evaluate@b", "report"}, "the rest is there"
+    assert (finished_toy.folder / "data/encoders/b").stat().st_nlink > 1 or (finished_toy.folder / "data/encoders/b").is_symlink(), "links"
+    finished_toy.set_rounds(a="1", b="4")
+    finished_toy.run()
+    finished_toy.set_rounds(a="1", b="3")
+    assert executed(finished_toy.run()) == set()
     corrupt: list[Path] = []
     assert integrity.verify(cache / "files/md5", corrupt.append)[0] > 8
     assert corrupt == [], "no stage wrote into a file that the cache holds"
 
 
 @pytest.mark.heavy
-def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+def test_ten_clones_at_once_share_one_remote(finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
     """Clones change a round in five ways, and push and pull at the same time; nothing is lost or corrupted."""
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.command("git", "add", ".dvc/config", "dvc.lock")
-    finished.command("git", "commit", "--quiet", "-m", "a remote, and what was computed")
-    assert executed(finished.run()) == set()
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.command("git", "add", ".dvc/config", "dvc.lock")
+    finished_toy.command("git", "commit", "--quiet", "-m", "a remote, and what was computed")
+    assert executed(finished_toy.run()) == set()
     clones = []
     for number in range(10):
         folder = tmp_path / f"clone{number}"
-        finished.command("git", "clone", "--quiet", str(finished.folder), str(folder))
-        clone = type(finished)(folder, finished.environment)
-        clone.rounds(a="1", b=str(100 + number // 2))  # two of each, so that the same is pushed twice at the same time
+        finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(folder))
+        clone = type(finished_toy)(folder, finished_toy.environment)
+        clone.set_rounds(a="1", b=str(100 + number // 2))  # two of each, so that the same is pushed twice at the same time
         clones.append((clone, clone.start("run")))
     for clone, process in clones:
         out, err = process.communicate(timeout=600)
@@ -217,7 +217,7 @@ def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, exec
     shutil.rmtree(first_clone.folder / ".dvc/cache")
     shutil.rmtree(first_clone.folder / "data/encoders")
     for number in range(5):  # what anyone has computed, nobody computes again
-        first_clone.rounds(a="1", b=str(100 + number))
+        first_clone.set_rounds(a="1", b=str(100 + number))
         assert executed(first_clone.run()) == set()
 
 
@@ -257,36 +257,36 @@ def test_records_of_how_artifacts_were_made_move_into_a_shared_cache(root: Path,
     assert stat.S_IMODE(makings.record_path(tmp_path / "cache", ours).parent.stat().st_mode) == 0o2775, "colleagues add theirs"
 
 
-def test_a_shared_cache_is_not_collected_while_a_project_is_unavailable(finished: Any, tmp_path: Path) -> None:
-    assert finished.call("cache", "share", str(tmp_path / "cache")).returncode == 0
+def test_a_shared_cache_is_not_collected_while_a_project_is_unavailable(finished_toy: Any, tmp_path: Path) -> None:
+    assert finished_toy.call("cache", "share", str(tmp_path / "cache")).returncode == 0
     (tmp_path / "away/.dvc").mkdir(parents=True)
     remotes.register(tmp_path / "cache", tmp_path / "away")
     (tmp_path / "away").rename(tmp_path / "moved")
-    result = finished.call("gc")
+    result = finished_toy.call("gc")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
     note = next(note for note in (tmp_path / "cache/projects").iterdir() if "away" in note.read_text())
     assert str(note) in result.stderr
     shutil.rmtree(tmp_path / "cache/projects")
     (tmp_path / "cache/projects").mkdir()
-    finished.run()
-    assert remotes.registered(tmp_path / "cache") == [finished.folder], "every run notes it again"
+    finished_toy.run()
+    assert remotes.registered(tmp_path / "cache") == [finished_toy.folder], "every run notes it again"
 
 
 def test_a_shared_cache_that_is_not_mounted_is_not_begun_anew(
-    finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+    finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
 ) -> None:
     cache = tmp_path / "share/cache"
     cache.parent.mkdir()
-    assert finished.call("cache", "share", str(cache)).returncode == 0
+    assert finished_toy.call("cache", "share", str(cache)).returncode == 0
     cache.parent.rename(tmp_path / "mounted")
     cache.parent.mkdir()  # the empty mount point
-    shutil.rmtree(finished.folder / "data", ignore_errors=True)
-    result = finished.call("run")
+    shutil.rmtree(finished_toy.folder / "data", ignore_errors=True)
+    result = finished_toy.call("run")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
     assert f"{cache}: found an empty cache without projects/" in result.stderr
     shutil.rmtree(cache.parent)
     (tmp_path / "mounted").rename(cache.parent)
-    assert not executed(finished.run()), "all of it is there again"
+    assert not executed(finished_toy.run()), "all of it is there again"
 
 
 def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
