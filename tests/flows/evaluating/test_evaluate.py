@@ -291,13 +291,13 @@ def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypat
     first, lines = locks.wait_and_hold(tmp_path / "lock"), list[str]()
     first.__enter__()
 
-    def line(text: str) -> None:
+    def note_and_release(text: str) -> None:
         lines.append(text)
         first.__exit__(None, None, None)
 
     monkeypatch.setattr(evaluate, "_second_run", lambda *_, **__: iter([tmp_path]))
     plan: Any = None
-    display: Any = SimpleNamespace(line=line)
+    display: Any = SimpleNamespace(line=note_and_release)
     with evaluate.second_run(plan, tmp_path, processes=Processes(), display=display) as tree:
         assert tree == tmp_path
     assert lines == ["another evaluation on this data is in progress; waiting for it to end"]

@@ -52,7 +52,7 @@ class Project:
         path.write_bytes(content)
         return digest
 
-    def values(self, scores: dict[str, float]) -> str:
+    def add_values(self, scores: dict[str, float]) -> str:
         path = self.folder / "values.parquet"
         table = pa.table({"query": list(scores), "RR@10": list(scores.values())}, schema=value_schema(["RR@10"]))
         write_table(path, value_schema(["RR@10"]), [table])
@@ -60,7 +60,7 @@ class Project:
         path.unlink()
         return self.add_object(json.dumps(entries).encode(), ".dir")
 
-    def run(self, lines: str) -> str:
+    def add_run(self, lines: str) -> str:
         entries = [{"md5": self.add_object(lines.encode()), "relpath": "dev.trec"}]
         return self.add_object(json.dumps(entries).encode(), ".dir")
 
@@ -72,11 +72,11 @@ class Project:
             stages[f"train@{name}"] = {"cmd": "train", "params": params, "outs": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]}
             metrics = self.add_object(json.dumps({"dev": {"RR@10": sum(scores.values()) / len(scores)}}).encode())
             outs = [
-                {"path": f"data/values/{name}", "md5": self.values(scores)},
+                {"path": f"data/values/{name}", "md5": self.add_values(scores)},
                 {"path": f"data/metrics/{name}.json", "hash": "md5", "md5": metrics},
             ]
             if runs and name in runs:
-                outs.append({"path": f"data/runs/{name}", "md5": self.run(runs[name])})
+                outs.append({"path": f"data/runs/{name}", "md5": self.add_run(runs[name])})
             deps = [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]
             stages[f"evaluate@{name}"] = {"cmd": f"evaluate {name}", "deps": deps, "outs": outs}
         for file, content in (("dvc.lock", {"schema": "2.0", "stages": stages}), ("dvc.yaml", GRAPH), ("params.yaml", PARAMS)):
@@ -343,7 +343,7 @@ def test_a_corrupt_object_of_the_cache_counts_as_missing(project: Project, damag
     project.commit({"star": (5e-5, "c1", random_scores(1)), "warmup": (1e-5, "c1", random_scores(2))})
     (outs,) = (stage["outs"] for name, stage in read_lock().items() if name == "evaluate@star")
     values, metrics = (intact_path(project.objects, out["md5"]) for out in outs)
-    other_values = intact_path(project.objects, project.values(random_scores(3)))
+    other_values = intact_path(project.objects, project.add_values(random_scores(3)))
     assert values and metrics and other_values
     table = object_path(project.objects, listing(project.objects, object_id(values))["dev.parquet"])
     other_table = object_path(project.objects, listing(project.objects, object_id(other_values))["dev.parquet"]).read_bytes()

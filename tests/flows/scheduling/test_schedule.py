@@ -198,7 +198,7 @@ def ancestors(process: int) -> list[tuple[int, str]]:
 
 
 @contextmanager
-def serving(project: Any, *arguments: str) -> Iterator[Served]:
+def running_scheduler(project: Any, *arguments: str) -> Iterator[Served]:
     scheduler = Served(project, *arguments)
     try:
         yield scheduler
@@ -213,7 +213,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
     project = retraining
     del project.environment[FORKS]  # each run starts a server of its own, as a scheduled one does
     every_minute = ("--cron", "* * * * *")
-    with serving(project, *every_minute) as scheduler:
+    with running_scheduler(project, *every_minute) as scheduler:
         scheduler.wait_for_output("retraining promoted: a is the first champion", 600)
         first = project.champion()
         assert first.number == 1
@@ -243,7 +243,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         print("\n".join(scheduler.lines), states, keys)
         scheduler.stop(signal.SIGTERM)
 
-    with serving(project, *every_minute) as scheduler:
+    with running_scheduler(project, *every_minute) as scheduler:
         assert scheduler.url == url, "the page has kept its address"
         scheduler.wait_for_output(" as retemper-retraining/", 400)
         assert [deployment["id"] for deployment in scheduler.ask("/deployments/filter", limit=10)] == [
@@ -257,7 +257,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         assert project.champion() == second
     project.set_act("")
 
-    with serving(project, *every_minute) as scheduler:
+    with running_scheduler(project, *every_minute) as scheduler:
         scheduler.wait_for_output("1 killed runs are marked Crashed", 400)
         assert [name for name, _ in scheduler.runs()].count("Running") == 0
         scheduler.wait_for_output("retraining promoted: a against champion/2", 600)
