@@ -106,11 +106,11 @@ class Toy:
     folder: Path
     environment: dict[str, str]
 
-    def rounds(self, first: str = "one", **values: str) -> None:
+    def set_rounds(self, first: str = "one", **values: str) -> None:
         lines = [f"  {name}: {{value: {value}}}" for name, value in values.items()]
         (self.folder / "params.yaml").write_text("\n".join([f"first: {first}", "rounds:", *lines, ""]))
 
-    def acts(self, **acts: str) -> None:
+    def set_acts(self, **acts: str) -> None:
         (self.folder / "acts.json").write_text(json.dumps({name.replace("__", "/"): act for name, act in acts.items()}))
 
     def start(self, *arguments: str, script: str = CLI) -> subprocess.Popen[str]:
@@ -144,7 +144,7 @@ class Toy:
     def command(self, *words: str) -> None:
         subprocess.run(words, cwd=self.folder, env=self.environment, check=True, capture_output=True)
 
-    def at_work(self, name: str, seconds: float = 300) -> int:
+    def wait_for_start(self, name: str, seconds: float = 300) -> int:
         """Wait for a stage to start; returns its process id."""
         path = self.folder / ".at_work" / name.replace("/", "_")
         deadline = time.monotonic() + seconds
@@ -171,7 +171,7 @@ class Toy:
                 continue
         return commands
 
-    def gone(self, seconds: float = 30) -> bool:
+    def wait_for_end(self, seconds: float = 30) -> bool:
         """Whether all processes in the folder end within `seconds`."""
         deadline = time.monotonic() + seconds
         while self.processes():
@@ -192,7 +192,7 @@ def executed() -> Callable[[dict[str, str]], set[str]]:
 
 
 @pytest.fixture(scope="session")
-def read_states() -> Callable[[str], dict[str, str]]:
+def states_of() -> Callable[[str], dict[str, str]]:
     return states
 
 
@@ -224,7 +224,7 @@ def server_url(prefect: tuple[str, Path]) -> str:
 
 
 @pytest.fixture(scope="session")
-def _laid_out(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[str, str]) -> Toy:
+def _toy_template(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[str, str]) -> Toy:
     folder = tmp_path_factory.mktemp("laid_out") / "toy"
     (folder / "data").mkdir(parents=True)
     project = Toy(folder, toy_environment)
@@ -232,8 +232,8 @@ def _laid_out(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[st
     (folder / "dvc.yaml").write_text(GRAPH)
     (folder / "data" / ".gitignore").write_text("/*\n!/.gitignore\n")
     (folder / ".gitignore").write_text(".retemper/\n.at_work/\ntimes.log\nacts.json\n")
-    project.rounds(a="1", b="1")
-    project.acts()
+    project.set_rounds(a="1", b="1")
+    project.set_acts()
     project.command("git", "init", "--quiet")
     project.command(sys.executable, "-m", "dvc", "init", "--quiet")
     project.command("git", "add", ".")
@@ -242,9 +242,9 @@ def _laid_out(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[st
 
 
 @pytest.fixture
-def toy(_laid_out: Toy, tmp_path: Path) -> Toy:
+def toy(_toy_template: Toy, tmp_path: Path) -> Toy:
     """A toy project of rounds a and b, nothing run yet, every change committed."""
-    return copied(_laid_out, tmp_path / "toy")
+    return copy_of(_toy_template, tmp_path / "toy")
 
 
 def copy_database(home: Path, new_home: Path) -> None:
@@ -254,15 +254,15 @@ def copy_database(home: Path, new_home: Path) -> None:
         source.backup(target)
 
 
-def copied(project: Toy, folder: Path, **environment: str) -> Toy:
+def copy_of(project: Toy, folder: Path, **environment: str) -> Toy:
     shutil.copytree(project.folder, folder, symlinks=True)
     return Toy(folder, project.environment | environment)
 
 
 @pytest.fixture
-def reduced(toy: Toy) -> Toy:
+def reduced_toy(toy: Toy) -> Toy:
     """The toy project without round b, whose entry DVC keeps in dvc.lock; committed, nothing run."""
-    toy.rounds(a="1")
+    toy.set_rounds(a="1")
     (toy.folder / "dvc.lock").write_text("""\
 schema: '2.0'
 stages:
@@ -276,24 +276,24 @@ stages:
 
 
 @pytest.fixture
-def served(toy: Toy, server_url: str) -> Toy:
+def served_toy(toy: Toy, server_url: str) -> Toy:
     """The toy project, with Prefect's server set."""
     return Toy(toy.folder, toy.environment | {"PREFECT_API_URL": server_url})
 
 
 @pytest.fixture(scope="session")
-def _finished(_laid_out: Toy, tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Toy:
-    project = copied(_laid_out, tmp_path_factory.mktemp("finished") / "toy", PREFECT_API_URL=server_url)
-    project.rounds(a="1", b="2")
+def _finished_template(_toy_template: Toy, tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Toy:
+    project = copy_of(_toy_template, tmp_path_factory.mktemp("finished") / "toy", PREFECT_API_URL=server_url)
+    project.set_rounds(a="1", b="2")
     project.command("git", "commit", "--quiet", "-am", "two rounds")
     project.run()
     return project
 
 
 @pytest.fixture
-def finished(_finished: Toy, tmp_path: Path) -> Toy:
+def finished_toy(_finished_template: Toy, tmp_path: Path) -> Toy:
     """A copy of a toy project whose two different rounds, a and b, have been run; dvc.lock is not committed."""
-    return copied(_finished, tmp_path / "toy")
+    return copy_of(_finished_template, tmp_path / "toy")
 
 
 # A second toy project, for retrainings: the project's own parameters and sources, stages that take no time. A document's text is a
@@ -422,7 +422,7 @@ class Retraining:
         with path.open("a") as corpus:
             corpus.writelines(json.dumps({"_id": f"d{count + n}", "text": str(value)}) + "\n" for n, value in enumerate(values))
 
-    def act(self, act: str) -> None:
+    def set_act(self, act: str) -> None:
         """What a training does from now on: `hang`, `wait`, `fail`, `linger`, or nothing in particular."""
         path = Path(self.environment["TOY_ACTS"])
         path.with_name("at_work").unlink(missing_ok=True)
@@ -475,7 +475,7 @@ class Retraining:
                 continue
         return commands
 
-    def gone(self, seconds: float = 30) -> bool:
+    def wait_for_end(self, seconds: float = 30) -> bool:
         """Whether all processes there end within `seconds`."""
         return self.wait_until(lambda: not self.processes(), seconds)
 
@@ -488,7 +488,7 @@ class Retraining:
             time.sleep(0.05)
         return True
 
-    def at_work(self, seconds: float = 300) -> int:
+    def wait_for_start(self, seconds: float = 300) -> int:
         """Wait for a training to start; returns its process id."""
         path = Path(self.environment["TOY_ACTS"]).parent / "at_work"
         deadline = time.monotonic() + seconds
@@ -501,7 +501,7 @@ class Retraining:
 
 
 @pytest.fixture
-def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> Retraining:
+def retraining(_toy_template: Toy, tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> Retraining:
     """A project of one round, nothing run yet, no git identity, on a source of ten good documents and twenty dev queries."""
     folder, source = tmp_path / "toy", tmp_path / "source"
     (source / "qrels").mkdir(parents=True)
@@ -536,10 +536,10 @@ def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str], 
     environment = {name: value for name, value in toy_environment.items() if not name.startswith(("GIT_AUTHOR", "GIT_COMMITTER"))}
     del environment["PREFECT_HOME"]
     project = Retraining(folder, source, environment | {"TOY_ACTS": str(tmp_path / "acts")})
-    project.act("")
+    project.set_act("")
     project.add(*[0.5] * 10)
     project.git("init", "--quiet", "--initial-branch=main")
-    shutil.copytree(_laid_out.folder / ".dvc", folder / ".dvc")
-    shutil.copy(_laid_out.folder / ".dvcignore", folder)
+    shutil.copytree(_toy_template.folder / ".dvc", folder / ".dvc")
+    shutil.copy(_toy_template.folder / ".dvcignore", folder)
     project.commit()
     return project

@@ -13,7 +13,7 @@ from tasks.core.errors import UserError
 from tasks.prepare.readers.beir import qrels
 
 
-def beir(
+def write_beir(
     folder: Path, documents: dict[str, str], queries: dict[str, str] | None = None, dev: dict[tuple[str, str], int] | None = None
 ) -> Path:
     (folder / "qrels").mkdir(parents=True)
@@ -36,7 +36,7 @@ def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
         ({"d2": "TWO", "d3": "three"}, {"q2": "who"}, {("q1", "d2"): 2, ("q2", "d3"): 1}),
         ({"d1": "ONE"}, {}, {}),
     ]
-    folders = [beir(tmp_path / str(number), *batch) for number, batch in enumerate(batches)]
+    folders = [write_beir(tmp_path / str(number), *batch) for number, batch in enumerate(batches)]
     corpus = folders[1] / "corpus.jsonl"
     (folders[1] / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
     corpus.unlink()
@@ -66,7 +66,7 @@ def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
 
 def test_a_first_row_is_a_header_just_where_prepare_reads_one(tmp_path: Path) -> None:
     for number, row in enumerate(("q1\td1\t+1", "q1\td1\t-1", "q1\td1\t 2 ", "query-id\tcorpus-id\tscore", "q1\td1\t²")):
-        folder = beir(tmp_path / str(number), {"d1": "one"}, {"q1": "what"})
+        folder = write_beir(tmp_path / str(number), {"d1": "one"}, {"q1": "what"})
         (folder / "qrels/dev.tsv").write_text(f"{row}\nq2\td1\t1\n")
         merge_folders([folder], tmp_path / f"out{number}", tmp_path / f"stamp{number}.json")
         before, after = (list(qrels(place / "qrels/dev.tsv")) for place in (folder, tmp_path / f"out{number}"))
@@ -74,7 +74,7 @@ def test_a_first_row_is_a_header_just_where_prepare_reads_one(tmp_path: Path) ->
 
 
 def test_a_wrong_grade_in_the_first_row_stays_for_prepare_to_refuse(tmp_path: Path) -> None:
-    folder = beir(tmp_path / "batch", {"d1": "one"}, {"q1": "what"})
+    folder = write_beir(tmp_path / "batch", {"d1": "one"}, {"q1": "what"})
     (folder / "qrels/dev.tsv").write_text("q1\td1\t1.0\nq2\td1\t1\n")
     merge_folders([folder], tmp_path / "out", tmp_path / "stamp.json")
     assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t1.0", "q2\td1\t1"]
@@ -85,8 +85,8 @@ def test_a_wrong_grade_in_the_first_row_stays_for_prepare_to_refuse(tmp_path: Pa
 
 def test_splits_of_other_names_and_byte_order_marks(tmp_path: Path) -> None:
     folders = [
-        beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1}),
-        beir(tmp_path / "1", {"d2": "two"}, dev={("q1", "d2"): 1}),
+        write_beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1}),
+        write_beir(tmp_path / "1", {"d2": "two"}, dev={("q1", "d2"): 1}),
     ]
     (folders[1] / "qrels/dev.tsv").rename(folders[1] / "qrels/validation.tsv")
     (folders[1] / "qrels/dev.tsv~").write_text("an editor's")
@@ -108,21 +108,21 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "tree").mkdir()
     monkeypatch.chdir(tmp_path / "tree")
     project = tmp_path / "project"
-    beir(project / "base", {"d1": "one"})
+    write_beir(project / "base", {"d1": "one"})
     assert take_in(Intake(), "beir:base", project).spec == f"beir:{project / 'base'}"
     assert take_in(Intake(), "irds:a/b", project).spec == "irds:a/b"
     assert take_in(Intake(), "demo", project).spec == "demo"
     rule = Intake(inbox="inbox")
     with pytest.raises(UserError, match=r"intake.inbox: .*inbox: no such folder"):
         take_in(rule, "beir:base", project)
-    beir(project / "inbox/.002", {"d9": "half"})
+    write_beir(project / "inbox/.002", {"d9": "half"})
     assert take_in(rule, "beir:base", project).spec == f"beir:{project / 'base'}", "no complete batch has arrived"
-    beir(project / "inbox/001", {"d2": "two"})
+    write_beir(project / "inbox/001", {"d2": "two"})
     assert take_in(rule, "beir:base", project).spec == f"beir:{tmp_path / 'tree/.retemper/dataset'}"
     assert read(tmp_path / "tree/.retemper/dataset/corpus.jsonl") == {"d1": "one", "d2": "two"}
     with pytest.raises(UserError, match="append needs a data set in BEIR or CSV form"):
         take_in(rule, "demo", project)
-    beir(project / "inbox/002", {"d3": "three"}, {"q3": "what is three"}, {("q3", "d3"): 1})
+    write_beir(project / "inbox/002", {"d3": "three"}, {"q3": "what is three"}, {("q3", "d3"): 1})
     assert take_in(Intake(inbox="inbox", mode="replace"), "demo", project).spec == f"beir:{project / 'inbox/002'}"
 
 
@@ -138,7 +138,7 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_an_invalid_line_is_refused_and_nothing_is_left(tmp_path: Path, name: str, text: str, message: str) -> None:
-    folder = beir(tmp_path / "batch", {"d0": "zero"})
+    folder = write_beir(tmp_path / "batch", {"d0": "zero"})
     (folder / name).write_text(text)
     with pytest.raises(UserError) as refusal:
         merge_folders([folder], tmp_path / "out", tmp_path / "stamp")
@@ -148,8 +148,8 @@ def test_an_invalid_line_is_refused_and_nothing_is_left(tmp_path: Path, name: st
 
 
 def test_weights_and_csv_are_merged_in_beir_form(tmp_path: Path) -> None:
-    first = beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1, ("q1", "d2"): 1})
-    weighted = beir(tmp_path / "1", {"d2": "two"})
+    first = write_beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1, ("q1", "d2"): 1})
+    weighted = write_beir(tmp_path / "1", {"d2": "two"})
     (weighted / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t0.25\n")
     (tmp_path / "2/qrels").mkdir(parents=True)
     (tmp_path / "2/qrels/dev.csv").write_text("query,doc,grade\nq1,d3,2\n")
@@ -166,7 +166,7 @@ def test_weights_and_csv_are_merged_in_beir_form(tmp_path: Path) -> None:
 
 
 def test_weights_in_csv_go_on(tmp_path: Path) -> None:
-    first = beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
+    first = write_beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
     (tmp_path / "1/qrels").mkdir(parents=True)
     (tmp_path / "1/qrels/dev.csv").write_text("query,weight,doc,grade\nq1,0.1,d2,1\nq1,,d3,1\n")
     merge_folders([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
@@ -174,7 +174,7 @@ def test_weights_in_csv_go_on(tmp_path: Path) -> None:
 
 
 def test_a_batch_with_semicolons_is_merged(tmp_path: Path) -> None:
-    first = beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
+    first = write_beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
     (tmp_path / "1/qrels").mkdir(parents=True)
     (tmp_path / "1/corpus.csv").write_text('\ufeffid;text\r\nd1;"one; and, more"\r\n', encoding="utf-8")
     (tmp_path / "1/qrels/dev.csv").write_text("query;weight;doc;grade\nq1;0.1;d2;1\n")
@@ -186,7 +186,7 @@ def test_a_batch_with_semicolons_is_merged(tmp_path: Path) -> None:
 
 
 def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None:
-    folders = [beir(tmp_path / name, {f"d{name}": name}, {"q": "what"}, {("q", f"d{name}"): 1}) for name in "1234"]
+    folders = [write_beir(tmp_path / name, {f"d{name}": name}, {"q": "what"}, {("q", f"d{name}"): 1}) for name in "1234"]
     (folders[0] / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq\td1\t1\t0.5\n")
     (folders[3] / "corpus.jsonl").unlink()
     (folders[3] / "corpus.csv").write_text("id,text\nd4,four\n")

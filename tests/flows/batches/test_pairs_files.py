@@ -48,13 +48,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def take(project: Path) -> Take:
-    def taken(rule: Intake = RULE, source: str = BASE) -> dict[str, Batch]:
+    def take_batches(rule: Intake = RULE, source: str = BASE) -> dict[str, Batch]:
         return {batch.name: batch for batch in take_in(rule, source, project, say=lambda _: None).batches}
 
-    return taken
+    return take_batches
 
 
-def data(folder: Path) -> dict[str, Any]:
+def contents_of(folder: Path) -> dict[str, Any]:
     """Documents, queries, and judged pairs by split of a BEIR folder."""
     contents: dict[str, Any] = {
         name: {row["_id"]: row["text"] for line in (folder / f"{name}.jsonl").read_text().splitlines() if (row := json.loads(line))}
@@ -65,8 +65,8 @@ def data(folder: Path) -> dict[str, Any]:
     return contents
 
 
-def merged(project: Path) -> dict[str, Any]:
-    return data(project / ".retemper/dataset")
+def merged_contents(project: Path) -> dict[str, Any]:
+    return contents_of(project / ".retemper/dataset")
 
 
 def test_a_file_is_more_rows_of_the_data_sets_file(project: Path, take: Take) -> None:
@@ -74,7 +74,7 @@ def test_a_file_is_more_rows_of_the_data_sets_file(project: Path, take: Take) ->
     write(project / "inbox/a.csv", "question,answer", *added)
     assert take()["a.csv"].state == "accepted"
     whole = write(project / "whole.csv", "question,answer", *rows(0, 60), *added)
-    actual, expected = merged(project), read(whole)
+    actual, expected = merged_contents(project), read(whole)
     assert actual["corpus"] == {record.id: record.text for record in expected.documents()}
     for split in ("train", "dev", "test"):
         assert actual[split] == {(record.query, record.doc) for record in expected.qrels[split]()} != set()
@@ -88,7 +88,7 @@ def test_every_form_is_read(project: Path, take: Take) -> None:
     (folder / "c.jsonl.gz").write_bytes(gzip.compress(b'{"anchor": "three", "positive": "drei"}\n'))
     pq.write_table(pa.table({"query": ["four"], "passage": ["vier"]}), folder / "d.parquet")
     assert [(batch.state, batch.new) for batch in take().values()] == [("accepted", 1)] * 4
-    assert {"eins", "zwei", "drei", "vier"} < {*merged(project)["corpus"].values()}
+    assert {"eins", "zwei", "drei", "vier"} < {*merged_contents(project)["corpus"].values()}
 
 
 def test_columns_are_those_that_the_data_set_names(project: Path, take: Take) -> None:
@@ -97,7 +97,7 @@ def test_columns_are_those_that_the_data_set_names(project: Path, take: Take) ->
     write(project / "inbox/b.csv", "question,answer", "four,vier")
     batches = take(source="pairs:faq.csv#query=Frage,passage=Antwort,id=")
     assert batches["a.csv"].state == "accepted"
-    assert {*merged(project)["corpus"].values()} == {"one", "two", "three"}
+    assert {*merged_contents(project)["corpus"].values()} == {"one", "two", "three"}
     assert f"{project}/inbox/b.csv:1: found columns question, answer, expected Frage" in batches["b.csv"].reason
 
 
@@ -113,12 +113,12 @@ def test_columns_are_those_that_the_data_set_names(project: Path, take: Take) ->
 def test_records_that_are_named_in_another_way_are_refused(project: Path, take: Take, base: str, batch: str, problem: str) -> None:
     """Otherwise an equal answer would become a second document."""
 
-    def table(path: Path, header: str) -> None:
+    def write_csv(path: Path, header: str) -> None:
         write(path, header, *(",".join(f"{name} {n}".replace("id ", "id") for name in header.split(",")) for n in range(3)))
 
-    table(project / "faq.csv", base)
-    table(project / "inbox/a.csv", batch)
-    table(project / "inbox/b.csv", base)
+    write_csv(project / "faq.csv", base)
+    write_csv(project / "inbox/a.csv", batch)
+    write_csv(project / "inbox/b.csv", base)
     batches = take()
     assert batches["a.csv"].state == "quarantined" and problem in batches["a.csv"].reason
     assert (batches["b.csv"].state, batches["b.csv"].new) == ("accepted", 0)
@@ -128,7 +128,7 @@ def test_ids_of_the_file_match_and_an_answer_is_replaced(project: Path, take: Ta
     write(project / "faq.csv", "id,question,answer", "7,one,old words", "8,two,x")
     write(project / "inbox/a.csv", "id,question,answer", "7,one,new words", "9,ONE,y")
     assert take()["a.csv"].new == 1
-    assert merged(project)["corpus"] == {"7": "new words", "8": "x", "9": "y"}
+    assert merged_contents(project)["corpus"] == {"7": "new words", "8": "x", "9": "y"}
     write(project / "inbox/b.csv", "id,title,question,answer", "7,T,one,newer words")
     assert take()["b.csv"].state == "accepted", "with ids, a title names nothing"
 
@@ -140,7 +140,7 @@ def test_known_queries_keep_their_split(project: Path, take: Take) -> None:
     write(project / "inbox/a.csv", "question,answer", *(f"{text.upper()},b" for text in splits), *rows(100, 200))
     rule = Intake(inbox="inbox", gate=Gate(shift=None))
     assert take(rule)["a.csv"].state == "accepted"
-    contents = merged(project)
+    contents = merged_contents(project)
     assert {split: len(contents[split]) for split in ("train", "dev", "test")} == {"train": 2 + 100, "dev": 2 * 19, "test": 2 * 40}, (
         "new ones are of train, since the data set's file has rows of dev and test"
     )
@@ -149,7 +149,7 @@ def test_known_queries_keep_their_split(project: Path, take: Take) -> None:
     write(project / "inbox/a.csv", "question,answer", *(f"{text},c" for text in splits), *rows(200, 300))
     batches = take(rule, "beir:base")
     assert batches["a.csv"].state == "accepted"
-    contents, hashed = merged(project), [Shares(0.1, 0.1).split("train", f"question {n}") for n in range(200, 300)]
+    contents, hashed = merged_contents(project), [Shares(0.1, 0.1).split("train", f"question {n}") for n in range(200, 300)]
     assert {split: len(contents[split]) for split in ("dev", "test")} == {
         "dev": 3 * 19 + hashed.count("dev"),
         "test": 3 * 40 + hashed.count("test"),
@@ -189,7 +189,7 @@ def test_a_fixed_file_is_read_again(project: Path, take: Take) -> None:
     assert take()["a.csv"].state == "accepted"
     write(project / "faq.csv", "question,answer", *rows(0, 70))
     take()
-    assert "neu" in merged(project)["corpus"].values() and "answer 69" in merged(project)["corpus"].values()
+    assert "neu" in merged_contents(project)["corpus"].values() and "answer 69" in merged_contents(project)["corpus"].values()
 
 
 def test_a_file_that_is_being_written_waits(project: Path, take: Take) -> None:
@@ -244,7 +244,7 @@ def test_a_file_is_a_whole_data_set_under_replace(project: Path) -> None:
 def test_forgotten_records_are_in_no_folder(project: Path, take: Take) -> None:
     write(project / "inbox/a.csv", "question,answer", "one,secret words", "two,zwei")
     take()
-    assert "secret words" in merged(project)["corpus"].values()
+    assert "secret words" in merged_contents(project)["corpus"].values()
     write(project / "forgotten.txt", f"document {mark('document', digest('secret words'))} 2026-11-29")
     assert take()["a.csv"].documents == 1
     assert not [path for path in (project / ".retemper").rglob("*.jsonl") if "secret words" in path.read_text()]
@@ -258,7 +258,7 @@ def test_what_the_project_has_forgotten_stays_out_of_a_worktree(project: Path, m
     tree.mkdir()
     monkeypatch.chdir(tree)
     assert take_in(RULE, BASE, project, say=lambda _: None).batches[0].documents == 1
-    assert {"zwei"} == {*merged(tree)["corpus"].values()} - {f"answer {n}" for n in range(60)}
+    assert {"zwei"} == {*merged_contents(tree)["corpus"].values()} - {f"answer {n}" for n in range(60)}
 
 
 def test_check_reads_a_file_anywhere(project: Path) -> None:
@@ -278,7 +278,7 @@ def test_merging_and_explaining_read_the_same_folders(project: Path, take: Take)
     write(project / "inbox/a.csv", "question,answer", "one,eins")
     take()
     assert [path.name for path in inbox.batches_to_merge(RULE, BASE, project)] == ["a.csv"]
-    assert data(inbox.data_folder(RULE, BASE, project))["corpus"].keys() == {digest(f"answer {n}") for n in range(60)}
+    assert contents_of(inbox.data_folder(RULE, BASE, project))["corpus"].keys() == {digest(f"answer {n}") for n in range(60)}
     assert len([*(project / FOLDER).glob("*/*/corpus.jsonl")]) == 2
     line = name_batches(f"{project}/.retemper/dataset/corpus.jsonl:61: bad", project)
     assert f"(merged from {project}/inbox/a.csv; " in line

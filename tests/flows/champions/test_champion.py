@@ -160,7 +160,7 @@ def test_a_champion_of_a_newer_version_is_read(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+def fusion_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     """A repository whose dvc.lock has a fusion of BM25 and `a`, and its commit. Outs are created when they are asked for."""
     git("init", "--quiet", folder=tmp_path)
     (tmp_path / "dvc.lock").write_text(
@@ -208,10 +208,10 @@ STAGES = {"train": "rounds", "index": "rounds", "fuse": "fuse", "rerank": "reran
 
 
 def test_a_newer_model_at_head_is_noticed(
-    fused: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fusion_repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a revision, the last retraining's is crowned."""
-    folder, commit = fused
+    folder, commit = fusion_repository
     context: Any = SimpleNamespace(obj=False)
     git("branch", "retemper/retraining", commit, folder=folder)
     monkeypatch.chdir(folder)
@@ -236,8 +236,8 @@ def test_a_newer_model_at_head_is_noticed(
     assert set_champion(context, "a") == 0 and "HEAD" not in capsys.readouterr().err, "HEAD's is older"
 
 
-def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) -> None:
-    folder, commit = fused
+def test_a_fusion_is_crowned_with_all_that_serves_it(fusion_repository: tuple[Path, str]) -> None:
+    folder, commit = fusion_repository
     crowned = champion.choose(folder, f"{commit}:hybrid")
     assert champion.current(folder) == crowned
     assert crowned.digests == {"encoder": "e", "index": "i", "corpus": "c", "bm25": "w"}
@@ -261,9 +261,9 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
         record_of(folder, commit, "lone")
 
 
-def test_a_fusion_that_was_taken_back_stays_so(fused: tuple[Path, str]) -> None:
+def test_a_fusion_that_was_taken_back_stays_so(fusion_repository: tuple[Path, str]) -> None:
     """Its encoder alone is another model, and so is the same fusion with another weight."""
-    folder, commit = fused
+    folder, commit = fusion_repository
     for model in ("hybrid", "a"):
         champion.choose(folder, f"{commit}:{model}")
     champions = champion.read_champions(folder)
@@ -309,17 +309,17 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     assert groupings == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
 
 
-def test_a_champion_that_is_lost_is_told_before_a_training(fused: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_champion_that_is_lost_is_told_before_a_training(fusion_repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Only its encoders matter for a comparison. It is no error: a clone whose run makes the same model has it then."""
-    folder, commit = fused
+    folder, commit = fusion_repository
     crowned, requests, warnings = champion.choose(folder, f"{commit}:hybrid"), list[str](), list[str]()
 
-    def lost(paths: Iterable[str], **_: object) -> None:
+    def report_lost(paths: Iterable[str], **_: object) -> None:
         requests.extend(paths)
         raise UserError("data/encoders/a: neither in the cache nor on the remote")
 
     champion.warn_if_lost(folder, crowned, pytest.fail)
-    monkeypatch.setattr(champion.outs, "refuse_lost", lost)
+    monkeypatch.setattr(champion.outs, "refuse_lost", report_lost)
     champion.warn_if_lost(folder, crowned, warnings.append)
     assert requests == ["data/encoders/a"]
     (line,) = warnings
@@ -328,8 +328,8 @@ def test_a_champion_that_is_lost_is_told_before_a_training(fused: tuple[Path, st
     )
 
 
-def test_a_champion_that_never_was_is_refused_by_its_number(fused: tuple[Path, str]) -> None:
-    folder, commit = fused
+def test_a_champion_that_never_was_is_refused_by_its_number(fusion_repository: tuple[Path, str]) -> None:
+    folder, commit = fusion_repository
     with pytest.raises(UserError, match=r"^champion/9: no such champion; there is none yet$"):
         champion.choose(folder, "champion/9")
     champion.choose(folder, f"{commit}:a")

@@ -17,7 +17,7 @@ from flows.retraining import decision, outlook, retrain
 from tasks.core.errors import UserError
 
 
-def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
+def make_champion(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
     digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
     return champion.Champion(number, "a", cause, when, digests=digests, **fields)
 
@@ -26,9 +26,9 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
     """Among the retrainings, by time; which champion each brought back, and which one it replaced."""
     monkeypatch.setattr(history, "read_history", lambda _: [history.Ended("r", "refused", "worse", "2026-01-03T00:00:00+00:00")])
     crownings = [
-        crowned(1, "first", "e1", when="2026-01-01T00:00:00+00:00"),
-        crowned(2, "set", "e2", when="2026-01-02T00:00:00+00:00", replaced=1, commit="f" * 40),
-        crowned(3, "rollback", "e1", when="2026-01-04T00:00:00+00:00", replaced=2),
+        make_champion(1, "first", "e1", when="2026-01-01T00:00:00+00:00"),
+        make_champion(2, "set", "e2", when="2026-01-02T00:00:00+00:00", replaced=1, commit="f" * 40),
+        make_champion(3, "rollback", "e1", when="2026-01-04T00:00:00+00:00", replaced=2),
     ]
     monkeypatch.setattr(champion, "read_champions", lambda _: crownings)
     events = history.read_events(tmp_path)
@@ -47,20 +47,20 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
 def test_a_clock_that_was_set_back_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times fall from one event to the next, but for the failure before champion/3."""
 
-    def ended(name: str, result: history.Result, number: int | None, when: str) -> history.Ended:
+    def outcome(name: str, result: history.Result, number: int | None, when: str) -> history.Ended:
         return history.Ended(name, result, "", when, champion=number)
 
-    later = [crowned(2, "set", "e2", when="7"), crowned(3, "rollback", "e1", when="5"), crowned(5, "set", "e3", when="1")]
-    monkeypatch.setattr(champion, "read_champions", lambda _: [crowned(1, "first", "e1", when="9"), *later])
+    later = [make_champion(2, "set", "e2", when="7"), make_champion(3, "rollback", "e1", when="5"), make_champion(5, "set", "e3", when="1")]
+    monkeypatch.setattr(champion, "read_champions", lambda _: [make_champion(1, "first", "e1", when="9"), *later])
     retrained = [
-        ended("a", "promoted", 1, "9"),
-        ended("b", "refused", 1, "8"),
-        ended("c", "refused", 2, "6"),
-        ended("d", "killed", None, "4"),
-        ended("e", "promoted", 4, "3"),
-        ended("f", "failed", 4, "2"),
-        ended("g", "killed", None, "0"),
-        ended("h", "refused", 5, "0"),
+        outcome("a", "promoted", 1, "9"),
+        outcome("b", "refused", 1, "8"),
+        outcome("c", "refused", 2, "6"),
+        outcome("d", "killed", None, "4"),
+        outcome("e", "promoted", 4, "3"),
+        outcome("f", "failed", 4, "2"),
+        outcome("g", "killed", None, "0"),
+        outcome("h", "refused", 5, "0"),
     ]
     monkeypatch.setattr(history, "read_history", lambda _: list(retrained))
     order = [event.id.removeprefix("champion/") for event in history.read_events(tmp_path)]
@@ -88,11 +88,11 @@ def test_a_full_disk_makes_no_run_a_killed_one(tmp_path: Path, monkeypatch: pyte
     (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(history.Ended("1", "killed", "killed half-way", "now"))))
     warnings: list[str] = []
 
-    def full(*_: object, **__: object) -> None:
+    def raise_disk_full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(history, "append_line", full)
+        patch.setattr(history, "append_line", raise_disk_full)
         history.remember(tmp_path, history.Ended("1", "refused", "worse", "now"), warnings.append)
     assert warnings == [f"{history.HISTORY}: No space left on device; this retraining is missing there: retraining refused: worse"]
     assert history.remember_killed(tmp_path) is None
@@ -141,7 +141,7 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
         "retraining.json": json.dumps(record),
         "retraining.yaml": change.get("rules"),
     }
-    taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
+    taken_back = [make_champion(1, "first", "e1"), make_champion(2, "promoted", "e2"), make_champion(3, "rollback", "e1")]
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, **__: None)
     monkeypatch.setattr(outlook.shrinkage, "refuse", lambda *_, **__: None)
     monkeypatch.setattr(champion, "warn_if_lost", lambda *_: None)

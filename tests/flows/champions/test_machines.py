@@ -28,7 +28,7 @@ class Machine:
         words = [word for parent in parents if parent for word in ("-p", parent)]
         return git("commit-tree", files, *words, text=content[:20], folder=self.folder)
 
-    def retrained(self, result: Result, identity: str, number: int | None = None) -> str:
+    def record_retraining(self, result: Result, identity: str, number: int | None = None) -> str:
         """A retraining with this result; a promotion crowns `number`."""
         tip = tree.resolve(self.folder, tree.BRANCH)
         current = champion.current(self.folder)
@@ -43,11 +43,11 @@ class Machine:
             tree.move(self.folder, [f"update {tree.BRANCH} {new} {tip or tree.ZERO}"])
         return new
 
-    def by_hand(self, cause: str, number: int, **facts: int) -> None:
+    def crown_by_hand(self, cause: str, number: int, **facts: int) -> None:
         tip = tree.resolve(self.folder, "HEAD") or tree.resolve(self.folder, tree.BRANCH)
         champion.crown(self.folder, Champion(number, "a", cause, f"by hand {number} of {self.folder.name}", commit=str(tip), **facts))
 
-    def names(self) -> dict[str, str]:
+    def refs(self) -> dict[str, str]:
         return machines._refs(self.folder)
 
     def champions(self) -> list[tuple[int, str, str]]:
@@ -58,7 +58,7 @@ class Machine:
 
 
 @pytest.fixture
-def clones(tmp_path: Path) -> Callable[[], Machine]:
+def make_clone(tmp_path: Path) -> Callable[[], Machine]:
     git("init", "--quiet", "--bare", "remote.git", folder=tmp_path)
     for rule in ("receive.denyNonFastForwards", "receive.denyDeletes"):
         git("config", rule, "true", folder=tmp_path / "remote.git")
@@ -73,54 +73,54 @@ def clones(tmp_path: Path) -> Callable[[], Machine]:
 
 
 @pytest.fixture
-def two(clones: Callable[[], Machine]) -> tuple[Machine, Machine]:
+def machine_pair(make_clone: Callable[[], Machine]) -> tuple[Machine, Machine]:
     """Two machines that both have champion/1."""
-    one, other = clones(), clones()
-    one.retrained("promoted", "1 shared", 1)
+    one, other = make_clone(), make_clone()
+    one.record_retraining("promoted", "1 shared", 1)
     assert machines.push(one.folder) == machines.Met()
     assert machines.fetch(other.folder) == machines.Met()
     return one, other
 
 
-def one_lineage(*all_machines: Machine) -> None:
+def assert_one_lineage(*all_machines: Machine) -> None:
     """All have the same refs, and the branch's record commits form one line with every earlier one in it."""
     for machine in all_machines:
         outcome = machines.fetch(machine.folder)
         assert (outcome.problem, outcome.merged) == (None, None)
     first = all_machines[0]
     for machine in all_machines[1:]:
-        assert machine.names() == first.names()
+        assert machine.refs() == first.refs()
         assert machine.records() == first.records()
     bare = first.folder.parent / "remote.git"
     assert git("for-each-ref", "--format=%(refname) %(objectname)", folder=bare).splitlines() == [
-        f"{name} {digest}" for name, digest in sorted(first.names().items())
+        f"{name} {digest}" for name, digest in sorted(first.refs().items())
     ]
 
 
-def test_what_one_crowns_the_other_has(two: tuple[Machine, Machine]) -> None:
-    one, other = two
+def test_what_one_crowns_the_other_has(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
     first = tree.resolve(one.folder, tree.BRANCH)
     assert tree.resolve(other.folder, tree.BRANCH) == first
-    other.retrained("promoted", "2 other", 2)
+    other.record_retraining("promoted", "2 other", 2)
     assert machines.fetch(other.folder) == machines.Met(), "ahead"
     assert machines.push(other.folder) == machines.Met()
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     unrelated = one.commit("unrelated")
     assert not tree.is_ancestor(one.folder, unrelated, str(first))
     shutil.move(one.folder.parent / "remote.git", one.folder.parent / "away.git")
     assert (machines.fetch(one.folder).problem or "").startswith("git remote origin: cannot be asked for other machines' champions")
-    one.retrained("refused", "3 offline")
+    one.record_retraining("refused", "3 offline")
     assert (machines.push(one.folder).problem or "").startswith(
         "git remote origin: branch and tags are not pushed, the next run tries again"
     )
     assert (machines.peek(one.folder) or "").startswith("git remote origin: cannot be asked")
 
 
-def test_the_second_of_two_champions_is_superseded_and_kept(two: tuple[Machine, Machine]) -> None:
-    one, other = two
-    lost = one.retrained("promoted", "2 one", 2)
-    theirs = one.names()[f"{tree.TAGS}2"]
-    other.retrained("promoted", "2 other", 2)
+def test_the_second_of_two_champions_is_superseded_and_kept(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
+    lost = one.record_retraining("promoted", "2 one", 2)
+    theirs = one.refs()[f"{tree.TAGS}2"]
+    other.record_retraining("promoted", "2 other", 2)
     assert machines.push(other.folder) == machines.Met()
     assert "the next retraining settles it" in (machines.peek(one.folder) or "")
     assert one.champions()[-1][2] == "2 one", "a server that looks changes nothing"
@@ -130,22 +130,22 @@ def test_the_second_of_two_champions_is_superseded_and_kept(two: tuple[Machine, 
         "another machine retrained at the same time, and its records come first: "
         "champion/2 of this machine (a) is superseded by another machine's champion/2"
     )
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     assert one.champions() == [(1, "first", "1 shared"), (2, "promoted", "2 other")]
     assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
     assert tree.is_ancestor(other.folder, lost, tree.BRANCH), "its record is in every clone, as it was written"
-    tags = [name for name in other.names() if name.startswith(machines.SUPERSEDED)]
+    tags = [name for name in other.refs() if name.startswith(machines.SUPERSEDED)]
     assert tags == [f"{machines.SUPERSEDED}champion-2-{theirs[:10]}"]
-    assert other.names()[tags[0]] == theirs
+    assert other.refs()[tags[0]] == theirs
     assert machines.push(one.folder) == machines.Met(), "nothing is left to do"
 
 
-def test_a_history_of_this_machine_says_what_all_say(two: tuple[Machine, Machine]) -> None:
-    one, other = two
-    one.retrained("promoted", "2 one", 2)
+def test_a_history_of_this_machine_says_what_all_say(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
+    one.record_retraining("promoted", "2 one", 2)
     (one.folder / ".retemper").mkdir()
     history.remember(one.folder, Ended("2 one", "promoted", "2 one promoted", "2 one", champion=2, commit="x"), print)
-    other.retrained("promoted", "2 other", 2)
+    other.record_retraining("promoted", "2 other", 2)
     machines.push(other.folder)
     machines.push(one.folder)
     machines.fetch(other.folder)
@@ -153,41 +153,41 @@ def test_a_history_of_this_machine_says_what_all_say(two: tuple[Machine, Machine
     assert ("2 one", "superseded", 2) in one.records()
 
 
-def test_one_that_is_behind_has_nothing_to_push(two: tuple[Machine, Machine]) -> None:
-    one, other = two
-    other.retrained("refused", "2 other")
+def test_one_that_is_behind_has_nothing_to_push(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
+    other.record_retraining("refused", "2 other")
     machines.push(other.folder)
     assert machines.push(one.folder) == machines.Met()
-    one.by_hand("set", 2, replaced=1, previous=1)
+    one.crown_by_hand("set", 2, replaced=1, previous=1)
     assert machines.push(one.folder) == machines.Met(), "the tag alone"
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     assert machines.peek(one.folder) is None
 
 
-def test_a_refusal_follows_and_a_promotion_against_the_same_champion_stays(two: tuple[Machine, Machine]) -> None:
-    one, other = two
-    one.retrained("promoted", "2 one", 2)
-    other.retrained("refused", "2 other")
+def test_a_refusal_follows_and_a_promotion_against_the_same_champion_stays(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
+    one.record_retraining("promoted", "2 one", 2)
+    other.record_retraining("refused", "2 other")
     assert machines.push(other.folder) == machines.Met()
     outcome = machines.push(one.folder)
     assert outcome == machines.Met(
         None, "another machine retrained at the same time, and its records come first: those of this machine follow"
     )
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     assert one.champions() == [(1, "first", "1 shared"), (2, "promoted", "2 one")]
     assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 one"]
 
 
-def test_weeks_without_the_remote(two: tuple[Machine, Machine]) -> None:
+def test_weeks_without_the_remote(machine_pair: tuple[Machine, Machine]) -> None:
     """Both did a lot; a rollback of what is superseded goes with it, another choice by hand is renumbered."""
-    one, other = two
+    one, other = machine_pair
     for number in (2, 3):
-        other.retrained("promoted", f"{number} other", number)
+        other.record_retraining("promoted", f"{number} other", number)
     machines.push(other.folder)
-    one.retrained("promoted", "2 one", 2)
-    one.by_hand("rollback", 3, replaced=2)
-    one.retrained("refused", "4 one")
-    one.by_hand("set", 4, replaced=3, previous=3)
+    one.record_retraining("promoted", "2 one", 2)
+    one.crown_by_hand("rollback", 3, replaced=2)
+    one.record_retraining("refused", "4 one")
+    one.crown_by_hand("set", 4, replaced=3, previous=3)
     outcome = machines.fetch(one.folder)
     assert outcome.again
     assert (outcome.merged or "").endswith(
@@ -195,7 +195,7 @@ def test_weeks_without_the_remote(two: tuple[Machine, Machine]) -> None:
         "champion/3 of this machine (a) is superseded by another machine's champion/3; champion/4, set by hand, is champion/4 now"
     )
     assert machines.push(one.folder).problem is None
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     assert [(number, when) for number, _, when in other.champions()] == [
         (1, "1 shared"),
         (2, "2 other"),
@@ -209,40 +209,40 @@ def test_weeks_without_the_remote(two: tuple[Machine, Machine]) -> None:
         ("2 one", "superseded"),
         ("4 one", "refused"),
     ]
-    assert len([name for name in other.names() if name.startswith(machines.SUPERSEDED)]) == 2
+    assert len([name for name in other.refs() if name.startswith(machines.SUPERSEDED)]) == 2
 
 
-def test_choices_by_hand_at_once(two: tuple[Machine, Machine]) -> None:
-    one, other = two
-    other.by_hand("set", 2, replaced=1, previous=1)
+def test_choices_by_hand_at_once(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
+    other.crown_by_hand("set", 2, replaced=1, previous=1)
     machines.push(other.folder)
-    one.by_hand("set", 2, replaced=1, previous=1)
-    one.by_hand("rollback", 3, replaced=2, previous=0)
+    one.crown_by_hand("set", 2, replaced=1, previous=1)
+    one.crown_by_hand("rollback", 3, replaced=2, previous=0)
     outcome = machines.push(one.folder)
     assert not outcome.again
     assert (outcome.merged or "").endswith("champion/2, set by hand, is champion/3 now; champion/3, set by hand, is champion/4 now")
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     assert [number for number, *_ in other.champions()] == [1, 2, 3, 4]
 
 
-def test_a_remote_with_a_tag_and_no_branch(clones: Callable[[], Machine]) -> None:
-    one, other = clones(), clones()
+def test_a_remote_with_a_tag_and_no_branch(make_clone: Callable[[], Machine]) -> None:
+    one, other = make_clone(), make_clone()
     git("commit", "--quiet", "--allow-empty", "-m", "project", folder=other.folder)
-    other.by_hand("set", 1)
+    other.crown_by_hand("set", 1)
     machines.push(other.folder)
-    one.retrained("promoted", "1 one", 1)
+    one.record_retraining("promoted", "1 one", 1)
     assert machines.push(one.folder).again
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     assert other.records() == [("1 one", "superseded", 1)]
     assert [cause for _, cause, _ in other.champions()] == ["set"]
 
 
 @pytest.mark.parametrize("step", ["_replayed", "move", "_send"])
-def test_killed_half_way_the_next_run_goes_on(two: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    one, other = two
-    one.retrained("promoted", "2 one", 2)
-    before = one.names()
-    other.retrained("promoted", "2 other", 2)
+def test_killed_half_way_the_next_run_goes_on(machine_pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    one, other = machine_pair
+    one.record_retraining("promoted", "2 one", 2)
+    before = one.refs()
+    other.record_retraining("promoted", "2 other", 2)
     machines.push(other.folder)
 
     def kill(*_: object, **__: object) -> None:
@@ -252,47 +252,47 @@ def test_killed_half_way_the_next_run_goes_on(two: tuple[Machine, Machine], monk
         patch.setattr(machines, step, kill)
         with pytest.raises(KeyboardInterrupt):
             machines.push(one.folder)
-    assert (one.names() == before) == (step != "_send"), "all names move at once"
+    assert (one.refs() == before) == (step != "_send"), "all names move at once"
     machines.fetch(one.folder)
     assert machines.push(one.folder).problem is None
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
     assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
 
 
 def test_a_third_machine_that_pushes_in_between(
-    two: tuple[Machine, Machine], clones: Callable[[], Machine], monkeypatch: pytest.MonkeyPatch
+    machine_pair: tuple[Machine, Machine], make_clone: Callable[[], Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = two
-    third = clones()
+    one, other = machine_pair
+    third = make_clone()
     machines.fetch(third.folder)
-    third.retrained("refused", "2 third")
-    one.retrained("promoted", "2 one", 2)
-    other.retrained("promoted", "2 other", 2)
+    third.record_retraining("refused", "2 third")
+    one.record_retraining("promoted", "2 one", 2)
+    other.record_retraining("promoted", "2 other", 2)
     machines.push(other.folder)
     send, before = machines._send, [third]
 
-    def late(project: Path, *arguments: object) -> None:
+    def send_after_third(project: Path, *arguments: object) -> None:
         if project == one.folder and before:
             assert machines.push(before.pop().folder).merged
         send(project, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(machines, "_send", late)
+    monkeypatch.setattr(machines, "_send", send_after_third)
     outcome = machines.push(one.folder)
     assert outcome.again and outcome.problem is None and (outcome.merged or "").count("another machine retrained") == 2
-    one_lineage(one, other, third)
+    assert_one_lineage(one, other, third)
     assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 third", "2 one"]
 
 
-def test_a_server_without_atomic_pushes(two: tuple[Machine, Machine]) -> None:
-    one, other = two
+def test_a_server_without_atomic_pushes(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
     git("config", "receive.advertiseAtomic", "false", folder=one.folder.parent / "remote.git")
-    one.retrained("promoted", "2 one", 2)
+    one.record_retraining("promoted", "2 one", 2)
     assert machines.push(one.folder) == machines.Met()
-    one_lineage(one, other)
+    assert_one_lineage(one, other)
 
 
-def test_a_project_below_the_root_of_its_repository(two: tuple[Machine, Machine]) -> None:
-    one, _ = two
+def test_a_project_below_the_root_of_its_repository(machine_pair: tuple[Machine, Machine]) -> None:
+    one, _ = machine_pair
     below = one.folder / "below"
     below.mkdir()
     (below / tree.RECORD).write_text("{}")

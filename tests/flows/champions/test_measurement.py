@@ -34,12 +34,12 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
     small.set("tokenize.document_length", 12)
     current, shards = champion.Champion(7, "warmup", "set", "", commit="0" * 40), set(Path(".retemper/shards").iterdir())
 
-    def measured(record: champion.Champion = current) -> Any:
+    def measure(record: champion.Champion = current) -> Any:
         return measurement.evaluate_champion(Path.cwd(), record, processes=Processes(), display=Display())
 
-    assert measured() == json.loads(small.read("data/metrics/warmup.json"))
-    values = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measured())
-    assert values == measurement.values(Path("data/values/warmup"), "nDCG@10", measured())
+    assert measure() == json.loads(small.read("data/metrics/warmup.json"))
+    values = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measure())
+    assert values == measurement.values(Path("data/values/warmup"), "nDCG@10", measure())
     tree = measurement.SCRATCH / "tree"
     assert folder_digest(tree / "data/encoders/warmup") == folder_digest(Path("data/encoders/warmup")), "so its kept shards are found"
     assert set(Path(".retemper/shards").iterdir()) == shards > set(), "and nothing was encoded"
@@ -48,9 +48,9 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
     with monkeypatch.context() as patch:
         patch.setattr(champion, "parts_at", lambda *_: of_hybrid)
         fused = champion.Champion(8, "hybrid", "set", "", commit="0" * 40, fusion={"hybrid": setting})
-        assert measured(fused) == json.loads(small.read("data/metrics/hybrid.json")), "with the weight that was chosen"
+        assert measure(fused) == json.loads(small.read("data/metrics/hybrid.json")), "with the weight that was chosen"
     recipe = recipe.replace("document_length: 24", "document_length: 16")
-    measured()
+    measure()
     tokens = json.loads((tree / "data/tokens/documents/meta.json").read_text())
     assert tokens["max_length"] == 16, "with its own token settings"
     assert set(Path(".retemper/shards").iterdir()) > shards, "in the one store"
@@ -99,14 +99,14 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     current, results = champion.Champion(1, "a", "first", "", commit="then"), [(0, list[Problem]())] * 3
 
-    def measured() -> Any:
+    def measured_params() -> Any:
         calls.clear()
         outs.clear()
         assert measurement.evaluate_champion(tmp_path, current, processes=Processes(), display=Display()) == {"dev": {}}
         return read_yaml(measurement.SCRATCH / "tree/params.yaml")
 
     untrained = {"init": "base", "negatives": "none", "steps": 0}
-    sections = measured()
+    sections = measured_params()
     assert calls == ["here", "evaluate_adore@a", "1"]
     assert outs == ["data/encoders/a", "data/indexes/a/trained_index.safetensors"]
     assert sections["retrieve"] == {"depth": 7}, "as deep as the model that it is held against"
@@ -117,23 +117,23 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(
         measurement.NotComparable, match=r"^champion/1: its compressed index was made before Retemper kept what .* learned, so the"
     ):
-        measured()
+        measured_params()
     recipe = "adore: {}\nevaluate: {}\ntext: {titles: false}\n"
-    sections = measured()
+    sections = measured_params()
     assert calls == ["here", "evaluate@a", "1"]
     assert (sections["retrieve"], sections["text"], sections["base"]) == ({"depth": 7}, {"titles": False}, {})
     assert (sections["rounds"], sections["adore"]) == ({"a": untrained}, {})
     assert sections["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder")
     current, results[:] = champion.Champion(1, "mixed", "first", "", commit="then", fusion=FUSION), [(0, [])]
     recipe = "bm25: {k1: 1.5}\nfuse: {mixed: {first: bm25, second: a, depth: 50, weight: null}}\nevaluate: {}\n"
-    sections = measured()
+    sections = measured_params()
     assert calls == ["here", "evaluate_fuse@mixed", "1"]
     assert sections["fuse"] == {"mixed": {"first": "bm25", "second": "a", "depth": 50, "method": "linear", "weight": 0.2}}
     assert sections["rounds"] == {"a": untrained}
     assert (sections["bm25"], sections["encoder"]["source"]) == ({"k1": 1.5}, str(tmp_path / measurement.SCRATCH / "encoder"))
     results[:] = [(2, [Problem("invalid", "x: no room", 2)])]
     with pytest.raises(UserError, match=r"^champion/1 could not be measured on the new data: x: no room$"):
-        measured()
+        measured_params()
 
 
 def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +173,9 @@ def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
     assert len(warnings) == expected
     assert all(line.startswith("champion/3: its compressed index was made before Retemper kept what") for line in warnings)
 
-    def lost(*_: Any) -> Any:
+    def report_lost(*_: Any) -> Any:
         raise UserError("neither in the cache nor on the remote")
 
-    monkeypatch.setattr(champion, "read_out", lost)
+    monkeypatch.setattr(champion, "read_out", report_lost)
     measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warnings.append)
     assert len(warnings) == expected, "the run may make it again"

@@ -46,8 +46,8 @@ def project(tmp_path: Path, toy_environment: dict[str, str], monkeypatch: pytest
 
 
 @pytest.fixture
-def got(project: Path) -> Callable[..., dict[str, str]]:
-    """`got(path)`: the content of what was fetched, by relative name."""
+def fetch_files(project: Path) -> Callable[..., dict[str, str]]:
+    """`fetch_files(path)`: the content of what was fetched, by relative name."""
 
     def get(path: str = "data/made") -> dict[str, str]:
         out = project.parent / "got"
@@ -67,30 +67,30 @@ def spoil(root: Path, digest: str) -> None:
     path.chmod(0o444)
 
 
-def test_what_is_corrupt_in_the_cache_comes_from_the_remote(project: Path, got: Callable[..., dict[str, str]]) -> None:
+def test_what_is_corrupt_in_the_cache_comes_from_the_remote(project: Path, fetch_files: Callable[..., dict[str, str]]) -> None:
     cache, remote = project / ".dvc/cache/files/md5", project.parent / "remote"
-    assert got() == FILES
-    assert got("data/made/below/b") == {".": "two"}
+    assert fetch_files() == FILES
+    assert fetch_files("data/made/below/b") == {".": "two"}
     spoil(cache, TWO)
-    assert got() == FILES
+    assert fetch_files() == FILES
     spoil(cache, ONE)
     shutil.move(remote, project.parent / "not mounted")
     with pytest.raises(UserError, match=r"^data/made of \w{12}: neither in the cache nor on the remote"):
-        got()
+        fetch_files()
     assert not object_path(cache, ONE).exists(), "a corrupt object is as good as none"
     shutil.move(project.parent / "not mounted", remote)
     shutil.rmtree(cache)
-    assert got() == FILES
+    assert fetch_files() == FILES
 
 
 @pytest.mark.parametrize(("path", "digest", "file"), [("data/made", ONE, "a"), ("data/made/below/b", TWO, "b")])
 def test_what_is_corrupt_on_the_remote_is_refused(
-    project: Path, got: Callable[..., dict[str, str]], path: str, digest: str, file: str
+    project: Path, fetch_files: Callable[..., dict[str, str]], path: str, digest: str, file: str
 ) -> None:
     shutil.rmtree(project / ".dvc/cache")
     spoil(project.parent / "remote/files/md5", digest)
     with pytest.raises(UserError, match=rf"^{path} of \w{{12}}: {file} is corrupt on the remote; push it again"):
-        got(path)
+        fetch_files(path)
     assert not (project.parent / "got").exists()
 
 

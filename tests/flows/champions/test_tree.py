@@ -63,20 +63,20 @@ def test_settings_that_are_not_committed_are_known(tmp_path: Path) -> None:
 def test_a_retraining_waits_for_a_dry_run_and_not_for_another_retraining(tmp_path: Path) -> None:
     events, looking, release = list[str](), threading.Event(), threading.Event()
 
-    def look() -> None:
+    def dry_run() -> None:
         with hold_for_dry_run(tmp_path):
             looking.set()
             assert release.wait(60)
             events.append("looked")
 
-    def wait() -> None:
+    def note_wait() -> None:
         events.append("waiting")
         release.set()
 
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(look)
+        future = pool.submit(dry_run)
         assert looking.wait(60)
-        with hold_for_retraining(tmp_path, wait):
+        with hold_for_retraining(tmp_path, note_wait):
             events.append("retrains")
             for other in (hold_for_retraining, hold_for_dry_run):
                 with pytest.raises(UserError, match="another run is in progress"), other(tmp_path):

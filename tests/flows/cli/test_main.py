@@ -35,7 +35,7 @@ def call(prepared: dict[str, str]) -> Call:
     return lambda folder, *arguments: retemper(list(arguments), folder, environment)
 
 
-def refused(result: subprocess.CompletedProcess[str]) -> str:
+def refusal_of(result: subprocess.CompletedProcess[str]) -> str:
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1, result.stderr
     return result.stderr
@@ -60,7 +60,7 @@ def test_help_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "flows.cli", "--help"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         result = subprocess.run(command, cwd=tmp_path, env=environment, stdout=device, stderr=subprocess.PIPE, text=True, check=False)
-    assert "No space left on device" in refused(result)
+    assert "No space left on device" in refusal_of(result)
 
 
 def test_help_has_examples(tmp_path: Path, call: Call) -> None:
@@ -100,23 +100,23 @@ def test_a_file_is_written_where_it_can_be(project: Path, call: Call) -> None:
         ("none/x", "none is not a folder"),
         ("params.yaml/x", "params.yaml is not a folder"),
     ):
-        assert f"--html {path or '.'}: {message}" in refused(call(project, "lineage", "star", "--html", path))
+        assert f"--html {path or '.'}: {message}" in refusal_of(call(project, "lineage", "star", "--html", path))
         for option in ("--out", "--mteb"):
             arguments = ("evaluate", "--model", "m", "--data", "demo", option, path)
-            assert f"{option} {path or '.'}: {message}" in refused(call(project, *arguments))
+            assert f"{option} {path or '.'}: {message}" in refusal_of(call(project, *arguments))
     assert not (project / "none").exists()
 
 
 def test_json_of_a_run_is_that_of_its_dry_run(project: Path, call: Call) -> None:
-    assert "run: found --json without --dry-run, expected both or neither" in refused(call(project, "run", "--json"))
+    assert "run: found --json without --dry-run, expected both or neither" in refusal_of(call(project, "run", "--json"))
 
 
 def test_options_that_exclude_each_other(project: Path, call: Call) -> None:
-    assert "expected one of --cron EXPR and --interval SECONDS" in refused(call(project, "schedule"))
-    assert "expected one of --cron EXPR and" in refused(call(project, "schedule", "--cron", "0 3 * * *", "--interval", "60"))
-    assert "expected one of --all, --json and --html FILE" in refused(call(project, "lineage", "star", "--json", "--html", "page.html"))
+    assert "expected one of --cron EXPR and --interval SECONDS" in refusal_of(call(project, "schedule"))
+    assert "expected one of --cron EXPR and" in refusal_of(call(project, "schedule", "--cron", "0 3 * * *", "--interval", "60"))
+    assert "expected one of --all, --json and --html FILE" in refusal_of(call(project, "lineage", "star", "--json", "--html", "page.html"))
     arguments = ("evaluate", "--model", "m", "--data", "demo", "--titles", "--no-titles")
-    assert "found --titles and --no-titles, expected one of them" in refused(call(project, *arguments))
+    assert "found --titles and --no-titles, expected one of them" in refusal_of(call(project, *arguments))
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_outside_a_project(tmp_path: Path, project: Path, call: Call) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    assert "no dvc.yaml here; run retemper in the project's folder" in refused(call(folder, "run"))
+    assert "no dvc.yaml here; run retemper in the project's folder" in refusal_of(call(folder, "run"))
     shutil.rmtree(project / ".git")
-    assert "not in a git repository" in refused(call(project, "run"))
+    assert "not in a git repository" in refusal_of(call(project, "run"))
 
 
 def test_without_git(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,15 +193,15 @@ def test_without_git(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_without_permission_to_write(project: Path, call: Call) -> None:
     project.chmod(0o555)
     try:
-        assert "no permission to write here" in refused(call(project, "run"))
+        assert "no permission to write here" in refusal_of(call(project, "run"))
     finally:
         project.chmod(0o755)
 
 
 def test_a_refused_setting_changes_nothing(project: Path, call: Call) -> None:
     before = (project / "params.yaml").read_bytes()
-    assert "params.yaml: rounds.star.lr: found 'fast'" in refused(call(project, "run", "--set", "rounds.star.lr=fast"))
-    assert "nowhere: not found" in refused(call(project, "run", "--set", "dataset.source=beir:nowhere"))
+    assert "params.yaml: rounds.star.lr: found 'fast'" in refusal_of(call(project, "run", "--set", "rounds.star.lr=fast"))
+    assert "nowhere: not found" in refusal_of(call(project, "run", "--set", "dataset.source=beir:nowhere"))
     assert (project / "params.yaml").read_bytes() == before
     assert not (project / "data/source.json").exists()
 
@@ -209,7 +209,7 @@ def test_a_refused_setting_changes_nothing(project: Path, call: Call) -> None:
 def test_a_refused_target_takes_the_settings_beside_it_back(project: Path, call: Call) -> None:
     before = (project / "params.yaml").read_bytes()
     result = call(project, "run", "--set", "rounds.star.seed=7", "star")
-    assert "no stage star; did you mean train@star" in refused(result)
+    assert "no stage star; did you mean train@star" in refusal_of(result)
     assert (project / "params.yaml").read_bytes() == before
     assert json.loads((project / "data/params.json").read_text())["rounds"]["star"].get("seed") != 7, "what stages would read"
 
@@ -266,16 +266,16 @@ def test_a_run_in_progress_never_sees_a_refused_setting(project: Path, call: Cal
     before = (project / "params.yaml").stat().st_mtime_ns
     with locks.hold_run_lock(project / locks.RUN_LOCK):
         for options in ([], ["--dry-run"]):
-            assert "another run is in progress in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *options))
+            assert "another run is in progress in this folder" in refusal_of(call(project, "run", "--set", "rounds.star.lr=1e-5", *options))
     assert (project / "params.yaml").stat().st_mtime_ns == before, "it was never written"
 
 
 def test_dvcs_refusals_are_one_line(project: Path, call: Call) -> None:
     graph = (project / "dvc.yaml").read_text()
     (project / "dvc.yaml").write_text(graph.replace("outs: [data/tokens]", "outs: [data/corpus]"))
-    assert "data/corpus" in refused(call(project, "run"))
+    assert "data/corpus" in refusal_of(call(project, "run"))
     (project / "dvc.yaml").write_text("stages: [")
-    assert "dvc.yaml" in refused(call(project, "run"))
+    assert "dvc.yaml" in refusal_of(call(project, "run"))
 
 
 def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,11 +287,11 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
             (project / f"data/indexes/{model}").mkdir(parents=True)
     commands: list[list[str]] = []
 
-    def answer(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def record_command(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         commands.append(command)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(search.subprocess, "run", answer)
+    monkeypatch.setattr(search.subprocess, "run", record_command)
     assert cli.main(["search", "--", "-k of what?"]) == 0
     assert commands[0][1:3] == ["-m", "tasks.search"]
     assert commands[0][3:7] == ["--model", "star", "data/encoders/star", "data/indexes/star"]
@@ -315,8 +315,8 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_invalid_schedule_is_refused(project: Path, call: Call) -> None:
-    assert '--cron "every day": expected five cron fields' in refused(call(project, "schedule", "--cron", "every day"))
-    assert "--interval 0: expected 1 to 31,622,400 seconds" in refused(call(project, "schedule", "--interval", "0"))
+    assert '--cron "every day": expected five cron fields' in refusal_of(call(project, "schedule", "--cron", "every day"))
+    assert "--interval 0: expected 1 to 31,622,400 seconds" in refusal_of(call(project, "schedule", "--interval", "0"))
 
 
 def test_rounds_are_written_and_removed(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ SCRIPT = "import sys; from flows.cli.main import main; sys.exit(main())"
 OWN = "import os, sys; print('own', *sys.argv[1:]); sys.exit(7)"
 
 
-def started(folder: Path, *arguments: str, path: str = str(ROOT)) -> subprocess.CompletedProcess[str]:
+def run_script(folder: Path, *arguments: str, path: str = str(ROOT)) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-c", SCRIPT, *arguments]  # as a script: the current folder is not searched
     return subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
 
@@ -34,33 +34,33 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_a_project_runs_by_its_own_code(project: Path) -> None:
-    result = started(project, "run", "--set", "rounds.star.lr=1e-5")
+    result = run_script(project, "run", "--set", "rounds.star.lr=1e-5")
     assert (result.returncode, result.stdout) == (7, "own run --set rounds.star.lr=1e-5\n")
-    assert started(project, "added", "--help").stdout == "own added --help\n"  # a command that the installed one does not know
+    assert run_script(project, "added", "--help").stdout == "own added --help\n"  # a command that the installed one does not know
 
 
 @pytest.mark.parametrize("command", ["new", "upgrade"])
 def test_commands_that_bring_code_are_the_installed_ones(project: Path, command: str) -> None:
-    result = started(project, command, "--help")
+    result = run_script(project, command, "--help")
     assert result.returncode == 0
     assert "Usage: retemper" in result.stdout
 
 
 def test_elsewhere_the_installed_code_runs(tmp_path: Path) -> None:
-    assert "Usage: retemper" in started(tmp_path, "--help").stdout
+    assert "Usage: retemper" in run_script(tmp_path, "--help").stdout
     other = tmp_path / "other/flows/cli/__main__.py"  # of another program
     other.parent.mkdir(parents=True)
     other.write_text(OWN)
-    assert "Usage: retemper" in started(tmp_path / "other", "--help").stdout
+    assert "Usage: retemper" in run_script(tmp_path / "other", "--help").stdout
     link = tmp_path / "linked"
     link.symlink_to(ROOT)  # the code that runs, by another name
-    assert "Usage: retemper" in started(link, "--help").stdout
+    assert "Usage: retemper" in run_script(link, "--help").stdout
 
 
 def test_a_project_that_is_not_what_python_imports_does_not_start_again_for_ever(project: Path) -> None:
     hidden = project / "flows/cli/__init__.py"
     hidden.write_text(f"__path__ = [{str(ROOT / 'flows/cli')!r}]\n")  # its entry is there, and other code is what runs
-    result = started(project, "--help", path=os.pathsep.join([str(project), str(ROOT)]))
+    result = run_script(project, "--help", path=os.pathsep.join([str(project), str(ROOT)]))
     assert "Usage: retemper" in result.stdout
 
 

@@ -25,7 +25,7 @@ def faults(sections: dict[str, Any], *, partial: bool = False) -> list[str]:
     return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in Draft202012Validator(schema).iter_errors(sections)]
 
 
-def records(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def fields_of(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and schema of every field of every record."""
     for record, definition in schema["$defs"].items():
         for key, field in definition["properties"].items():
@@ -38,7 +38,7 @@ def test_generated_page_is_current(path: Path) -> None:
 
 
 def test_every_parameter_has_a_description() -> None:
-    missing = [name for name, field in records(parameter_schema()) if not field.get("description")]
+    missing = [name for name, field in fields_of(parameter_schema()) if not field.get("description")]
     assert not missing
 
 

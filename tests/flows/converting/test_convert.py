@@ -39,20 +39,20 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     """write("train.jsonl", *rows): a file of JSON lines, gzip if its name says so."""
 
-    def run(name: str, *rows: dict[str, Any]) -> Path:
+    def write_rows(name: str, *rows: dict[str, Any]) -> Path:
         raw = "".join(json.dumps(row) + "\n" for row in rows).encode()
         (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
         return tmp_path / name
 
-    return run
+    return write_rows
 
 
 def passage(doc: str, title: str = "") -> dict[str, str]:
     return {"docid": doc, "title": title, "text": f"text of {doc}"}
 
 
-def tevatron(query: str, positives: str, negatives: str = "") -> dict[str, Any]:
-    """tevatron("q1", "d1 d2", "d3")"""
+def tevatron_row(query: str, positives: str, negatives: str = "") -> dict[str, Any]:
+    """tevatron_row("q1", "d1 d2", "d3")"""
     lists = {"positive_passages": positives, "negative_passages": negatives}
     return {"query_id": query, "query": f"asks {query}", **{name: [passage(doc) for doc in docs.split()] for name, docs in lists.items()}}
 
@@ -65,7 +65,7 @@ def files_of(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def prepared(folder: Path, tmp_path: Path, **settings: Any) -> tuple[dict[str, Any], Counter[str]]:
+def prepare_folder(folder: Path, tmp_path: Path, **settings: Any) -> tuple[dict[str, Any], Counter[str]]:
     """prepare's statistics and counts of negatives; it refuses whatever is wrong."""
     source, parameters = read(parse_dataset(f"beir:{folder}")), Prepare(**settings)
     (target := tmp_path / "prepared").mkdir()
@@ -76,8 +76,8 @@ def prepared(folder: Path, tmp_path: Path, **settings: Any) -> tuple[dict[str, A
 
 
 def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
-    train = write("train.jsonl.gz", tevatron("q1", "d1", "d3 d2"), tevatron("q2", '"d4', 'd1 "d5') | {"query": "wer läuft?"})
-    dev = write("dev.jsonl", tevatron("q3", "d6", "d7") | {"answers": ["6"]})
+    train = write("train.jsonl.gz", tevatron_row("q1", "d1", "d3 d2"), tevatron_row("q2", '"d4', 'd1 "d5') | {"query": "wer läuft?"})
+    dev = write("dev.jsonl", tevatron_row("q3", "d6", "d7") | {"answers": ["6"]})
     corpus = write("corpus.jsonl", passage("d9", "T"), passage("d2"))
     examples = [("train", train), ("dev", dev)]
     converted = convert(tmp_path / "out", Inputs(examples, corpora=[corpus]), Shares())
@@ -95,7 +95,7 @@ def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
     assert converted.forms == {corpus: "Tevatron", train: "Tevatron (passages)", dev: "Tevatron (passages)"}
     assert (converted.documents, converted.negatives, converted.left_out) == (8, 4, {})
     assert converted.queries == converted.judgments == {"train": 2, "dev": 1, "test": 0}
-    stats, counts = prepared(tmp_path / "out", tmp_path)
+    stats, counts = prepare_folder(tmp_path / "out", tmp_path)
     assert (stats["documents"]["count"], counts["kept"]) == (8, 4)
 
 
@@ -103,7 +103,7 @@ def test_tevatron_with_ids_and_a_corpus_equals_tevatron_with_passages(tmp_path: 
     corpus = write("corpus.jsonl", *map(passage, ("d1", "d2", "d3")))
     rows = {"query_id": "q1", "query": "asks q1", "positive_document_ids": ["d1"], "negative_document_ids": ["d3", "d2"]}
     converted = run(tmp_path / "ids", write("ids.jsonl", rows), corpora=[corpus])
-    run(tmp_path / "passages", write("passages.jsonl", tevatron("q1", "d1", "d3 d2")), corpora=[corpus])
+    run(tmp_path / "passages", write("passages.jsonl", tevatron_row("q1", "d1", "d3 d2")), corpora=[corpus])
     assert files_of(tmp_path / "ids") == files_of(tmp_path / "passages")
     assert list(converted.forms.values()) == ["Tevatron", "Tevatron (ids)"]
     with pytest.raises(UserError, match=r"ids.jsonl:1: document 'd1' is not in any corpus.* --corpus$"):
@@ -119,7 +119,7 @@ def test_flag_embedding_has_ids_of_its_texts(tmp_path: Path, write: Write) -> No
     assert files["qrels/train.tsv"].splitlines()[1:] == [f"{a}\t{x}\t1", f"{a}\t{y}\t1", f"{b}\t{z}\t1"]
     assert files["negatives.tsv"].splitlines()[1:] == [f"{a}\t{z}", f"{b}\t{x}"]
     assert converted.forms == {tmp_path / "train.jsonl": "FlagEmbedding"}
-    assert prepared(tmp_path / "out", tmp_path)[1]["kept"] == 2
+    assert prepare_folder(tmp_path / "out", tmp_path)[1]["kept"] == 2
 
 
 def test_texts_without_ids_are_documents_of_the_corpus(tmp_path: Path, write: Write) -> None:
@@ -157,7 +157,7 @@ def test_labels_tell_positives_from_negatives(tmp_path: Path, write: Write) -> N
 
 
 def test_tevatron_in_parquet(tmp_path: Path) -> None:
-    rows = [tevatron("q1", "d1", "d2"), tevatron("q2", "d2", "d1")]
+    rows = [tevatron_row("q1", "d1", "d2"), tevatron_row("q2", "d2", "d1")]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "train.parquet")
     converted = run(tmp_path / "out", tmp_path / "train.parquet")
     assert (converted.documents, converted.judgments["train"], converted.negatives) == (2, 2, 2)
@@ -176,12 +176,12 @@ def test_pyserini_keeps_grades(tmp_path: Path, write: Write) -> None:
     assert "negatives.tsv" not in files
     assert list(converted.forms.values()) == ["Pyserini", "tab-separated", "TREC qrels", "TREC qrels"]
     assert converted.left_out == {"queries without a relevant document": 2}
-    assert prepared(tmp_path / "out", tmp_path)[0]["documents"]["count"] == 4
+    assert prepare_folder(tmp_path / "out", tmp_path)[0]["documents"]["count"] == 4
 
 
 def test_dev_and_test_are_taken_by_a_hash_of_the_text(tmp_path: Path, write: Write) -> None:
     """The oracle: 32 bits of BLAKE2b, in quarters; a query's id, case, white space and position do not matter."""
-    rows = [tevatron(f"q{number}", "d1", "d2") for number in range(60)]
+    rows = [tevatron_row(f"q{number}", "d1", "d2") for number in range(60)]
     twins = [row | {"query_id": f"twin of {row['query_id']}", "query": row["query"].upper().replace(" ", "  ")} for row in rows]
     expected: dict[str, set[str]] = {"train": set(), "dev": set(), "test": set()}
     for row in rows:
@@ -200,13 +200,13 @@ def test_dev_and_test_are_taken_by_a_hash_of_the_text(tmp_path: Path, write: Wri
 
 
 def test_positives_that_come_later_are_no_negatives(tmp_path: Path, write: Write) -> None:
-    converted = run(tmp_path / "out", write("train.jsonl", tevatron("q1", "d1", "d2 d1"), tevatron("q1", "d2", "d3")))
+    converted = run(tmp_path / "out", write("train.jsonl", tevatron_row("q1", "d1", "d2 d1"), tevatron_row("q1", "d2", "d3")))
     assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td3\n"
     assert converted.left_out == {"negatives that are relevant to their query": 2}
 
 
 def test_negatives_of_dev_are_none_of_train(tmp_path: Path, write: Write) -> None:
-    train, dev = write("train.jsonl", tevatron("q1", "d1", "d2")), write("dev.jsonl", tevatron("q1", "d1", "d3"))
+    train, dev = write("train.jsonl", tevatron_row("q1", "d1", "d2")), write("dev.jsonl", tevatron_row("q1", "d1", "d3"))
     converted = convert(tmp_path / "out", Inputs([("train", train), ("dev", dev)]), ALL_TRAIN)
     assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td2\n"
     assert (converted.documents, converted.leaks) == (3, 1)
@@ -215,11 +215,11 @@ def test_negatives_of_dev_are_none_of_train(tmp_path: Path, write: Write) -> Non
 def test_what_is_left_out_is_counted(tmp_path: Path, write: Write) -> None:
     empty = {"docid": "e", "title": " ", "text": ""}
     rows = [
-        tevatron("q1", "d1"),
-        tevatron("q2", "", "d2"),
-        tevatron("q3", "d3") | {"query": " "},
-        tevatron("q4", "") | {"positive_passages": [empty]},
-        tevatron("q5", "d1") | {"negative_passages": [empty]},
+        tevatron_row("q1", "d1"),
+        tevatron_row("q2", "", "d2"),
+        tevatron_row("q3", "d3") | {"query": " "},
+        tevatron_row("q4", "") | {"positive_passages": [empty]},
+        tevatron_row("q5", "d1") | {"negative_passages": [empty]},
     ]
     converted = run(tmp_path / "out", write("train.jsonl", *rows))
     assert [json.loads(line)["_id"] for line in (tmp_path / "out/corpus.jsonl").read_text().splitlines()] == ["d1", "d2", "d3"]
@@ -231,10 +231,10 @@ def test_what_is_left_out_is_counted(tmp_path: Path, write: Write) -> None:
         "queries without text": 1,
     }
     assert (tmp_path / "out/qrels/train.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q5\td1\t1"]
-    prepared(tmp_path / "out", tmp_path)
+    prepare_folder(tmp_path / "out", tmp_path)
 
 
-GOOD = tevatron("q1", "d1", "d2")
+GOOD = tevatron_row("q1", "d1", "d2")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ GOOD = tevatron("q1", "d1", "d2")
         (json.dumps(GOOD) + '\n{"query": 1, "query": 2}', "train.jsonl:2: found the key 'query' twice in an object"),
         (json.dumps(GOOD) + "\n" + json.dumps(GOOD | {"query": "other"}), "train.jsonl:2: query 'q1' has another text at .*train.jsonl:1"),
         (
-            json.dumps(GOOD) + "\n" + json.dumps(tevatron("q2", "") | {"positive_passages": [{"docid": "d2", "text": "other"}]}),
+            json.dumps(GOOD) + "\n" + json.dumps(tevatron_row("q2", "") | {"positive_passages": [{"docid": "d2", "text": "other"}]}),
             "train.jsonl:2: document 'd2' has another title or text at .*train.jsonl:1",
         ),
         (
@@ -259,7 +259,7 @@ GOOD = tevatron("q1", "d1", "d2")
             r"train.jsonl:1: found positive_passages.docid 'a\\tb'",
         ),
         (json.dumps({"a": 1}), "train.jsonl:1: found a, expected the keys of Tevatron .* FlagEmbedding .* sentence-transformers"),
-        (json.dumps(tevatron("q1", "")), "train.jsonl: no query has a relevant document"),
+        (json.dumps(tevatron_row("q1", "")), "train.jsonl: no query has a relevant document"),
         ("", "train.jsonl: found no line"),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path, raw: str, message: str)
 
 
 def test_a_truncated_gzip_file_leaves_nothing_behind(tmp_path: Path, write: Write) -> None:
-    path = write("train.jsonl.gz", *(tevatron(f"q{number}", "d1") for number in range(200)))
+    path = write("train.jsonl.gz", *(tevatron_row(f"q{number}", "d1") for number in range(200)))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"train.jsonl.gz:\d+: the gzip file is truncated or corrupt here"):
         run(tmp_path / "out", path)

@@ -21,7 +21,7 @@ def read(row: dict[str, Any]) -> Example:
     return form(row).read(AT, row)
 
 
-def text(*texts: str) -> list[Passage]:
+def passages(*texts: str) -> list[Passage]:
     return [Passage(None, "", body) for body in texts]
 
 
@@ -44,7 +44,7 @@ def test_tevatron_with_ids(name: str) -> None:
 def test_flag_embedding() -> None:
     assert form(FLAG).name == "FlagEmbedding"
     assert form(FLAG).by_text
-    assert read(FLAG) == Example(AT, None, "who", text("one", "two"), text("three"))
+    assert read(FLAG) == Example(AT, None, "who", passages("one", "two"), passages("three"))
     assert read({"query": "who", "pos": ["one"]}).negatives == []
 
 
@@ -70,7 +70,7 @@ def test_flag_embedding() -> None:
 )
 def test_sentence_transformers(row: dict[str, Any], positives: list[str], negatives: list[str]) -> None:
     assert form(row).name == "sentence-transformers"
-    assert read(row) == Example(AT, None, "who", text(*positives), text(*negatives))
+    assert read(row) == Example(AT, None, "who", passages(*positives), passages(*negatives))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
-def pair(store: Store, query: str, doc: str, split: str = "train", grade: int = 1) -> None:
+def add_pair(store: Store, query: str, doc: str, split: str = "train", grade: int = 1) -> None:
     number = store.query("f:1", query, f"asks {query}")
     assert number is not None
     store.judge("f:1", number, split=split, doc=store.document("f:1", Passage(doc, "", f"text of {doc}")), grade=grade)
@@ -78,20 +78,20 @@ def test_half_characters_are_refused(store: Store) -> None:
 
 
 def test_two_grades_of_one_pair_are_refused(store: Store) -> None:
-    pair(store, "q", "d", grade=2)
-    pair(store, "q", "d", grade=2)
-    pair(store, "q", "d", "dev", grade=1)
+    add_pair(store, "q", "d", grade=2)
+    add_pair(store, "q", "d", grade=2)
+    add_pair(store, "q", "d", "dev", grade=1)
     assert list(store.judged("train")) == [("q", "d", 2)]
     with pytest.raises(UserError, match="f:1: found grade 1 for a query and document that had grade 2 before, expected one grade"):
-        pair(store, "q", "d", grade=1)
+        add_pair(store, "q", "d", grade=1)
 
 
 def test_queries_without_a_relevant_document_are_left_out_by_split(store: Store) -> None:
-    pair(store, "q1", "d1", grade=0)
-    pair(store, "q2", "d1")
-    pair(store, "q2", "d2", grade=0)
-    pair(store, "q2", "d3", "dev", grade=0)
-    pair(store, "q3", "d1", "test", grade=-1)
+    add_pair(store, "q1", "d1", grade=0)
+    add_pair(store, "q2", "d1")
+    add_pair(store, "q2", "d2", grade=0)
+    add_pair(store, "q2", "d3", "dev", grade=0)
+    add_pair(store, "q3", "d1", "test", grade=-1)
     assert list(store.queries()) == [("q2", "asks q2", "{}")]
     assert list(store.judged("train")) == [("q2", "d1", 1), ("q2", "d2", 0)]
     assert list(store.judged("dev")) == list(store.judged("test")) == []
@@ -101,7 +101,7 @@ def test_queries_without_a_relevant_document_are_left_out_by_split(store: Store)
 
 def test_negatives_keep_their_order_less_what_is_relevant(store: Store) -> None:
     for query in ("q1", "q2"):
-        pair(store, query, f"d{query}")
+        add_pair(store, query, f"d{query}")
     queries = {name: store.query_of("f:1", name)[0] for name in ("q1", "q2")}
     empty = store.document("f:1", Passage("empty", "", " "))
     for query, doc in (("q2", "x"), ("q1", "z"), ("q1", "y"), ("q1", "dq1"), ("q1", "z"), ("q2", "dq1")):
@@ -140,12 +140,12 @@ def test_leaks_are_found_by_plain_text(store: Store) -> None:
         assert number is not None
         store.judge("f:1", number, split=split, doc=store.document("f:1", Passage("d", "", "x")), grade=1)
     assert store.leaks() == 1
-    pair(store, "q5", "d5", "train")
-    pair(store, "q5", "d5", "dev")
+    add_pair(store, "q5", "d5", "train")
+    add_pair(store, "q5", "d5", "dev")
     assert store.leaks() == 2
 
 
 def test_ids_with_white_space_are_counted(store: Store) -> None:
-    pair(store, "q 1", "d\u00a01")
-    pair(store, "q 1", "d 2")
+    add_pair(store, "q 1", "d\u00a01")
+    add_pair(store, "q 1", "d 2")
     assert store.white == 2

@@ -17,8 +17,8 @@ from flows.repository.graph import read_graph
 
 
 @pytest.fixture
-def carried_out(small: Any) -> Callable[[Plan], Path]:
-    """`carried_out(plan)`: the second tree, after the plan's stages have run there; from then on `small` is that project."""
+def run_plan(small: Any) -> Callable[[Plan], Path]:
+    """`run_plan(plan)`: the second tree, after the plan's stages have run there; from then on `small` is that project."""
 
     def carry_out(plan: Plan) -> Path:
         tree = Path(small.folder.with_name("beside"))

@@ -29,7 +29,7 @@ AS_IS = Settings(PLAIN, PLAIN)
 
 
 @pytest.fixture
-def planned(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evaluate.Plan]:
+def make_plan(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evaluate.Plan]:
     """The plan of `retemper evaluate --model data/encoders/warmup --data beir:beir`, or of another one."""
     monkeypatch.chdir(small.folder)
 
@@ -41,30 +41,30 @@ def planned(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evalua
 
 
 @pytest.fixture
-def evaluated(planned: Callable[..., evaluate.Plan], carried_out: Callable[[evaluate.Plan], Path]) -> Callable[..., Any]:
+def evaluate_model(make_plan: Callable[..., evaluate.Plan], run_plan: Callable[[evaluate.Plan], Path]) -> Callable[..., Any]:
     """What that command measures, in a second tree beside the project."""
 
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        plan = planned(*args, **kwargs)
-        return json.loads((carried_out(plan) / f"data/metrics/{plan.name}.json").read_text())
+    def evaluate_plan(*args: Any, **kwargs: Any) -> Any:
+        plan = make_plan(*args, **kwargs)
+        return json.loads((run_plan(plan) / f"data/metrics/{plan.name}.json").read_text())
 
-    return measured
+    return evaluate_plan
 
 
-def test_a_model_is_evaluated_in_its_own_shape_with_its_own_prompts(small: Any, evaluated: Any) -> None:
+def test_a_model_is_evaluated_in_its_own_shape_with_its_own_prompts(small: Any, evaluate_model: Any) -> None:
     project = small.folder
     metrics, encoder = json.loads(small.read("data/metrics/warmup.json")), folder_digest(project / "data/encoders/warmup")
     small.set("base", {"pooling": "cls", "head": "linear_norm", "similarity": "cosine", "seed": 1})
     small.set("tokenize.query_prefix", "another model's: ")
-    assert evaluated() == metrics
+    assert evaluate_model() == metrics
     assert folder_digest(project.with_name("beside") / "data/encoders/warmup") == encoder, "so kept shards of its vectors are found"
     small.folder = project
-    assert evaluated(Settings({"query": "a chancellor of West Germany ", "document": None}, PLAIN)) != metrics
+    assert evaluate_model(Settings({"query": "a chancellor of West Germany ", "document": None}, PLAIN)) != metrics
 
 
-def test_a_model_of_two_towers_is_evaluated_as_it_is(small: Any, evaluated: Any) -> None:
+def test_a_model_of_two_towers_is_evaluated_as_it_is(small: Any, evaluate_model: Any) -> None:
     metrics, encoder = json.loads(small.read("data/metrics/tower.json")), folder_digest(small.folder / "data/encoders/tower")
-    assert evaluated(model="data/encoders/tower") == metrics
+    assert evaluate_model(model="data/encoders/tower") == metrics
     assert folder_digest(small.folder / "data/encoders/tower") == encoder
 
 
@@ -76,45 +76,45 @@ def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     assert evaluate.describe_texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == longer_line
 
 
-def test_lengths_titles_and_tolerance_are_the_evaluations_own(small: Any, evaluated: Any) -> None:
-    project, params, metrics = small.folder, small.read("params.yaml"), evaluated()
+def test_lengths_titles_and_tolerance_are_the_evaluations_own(small: Any, evaluate_model: Any) -> None:
+    project, params, metrics = small.folder, small.read("params.yaml"), evaluate_model()
     small.folder = project
     corpus, qrels = small.read("beir/corpus.jsonl"), small.read("beir/qrels/test.tsv")
     small.write("beir/corpus.jsonl", corpus + b'{"_id": "void", "title": "", "text": ""}\n')
     small.write("beir/qrels/test.tsv", qrels + b"nobody\tnowhere\t1\n")
-    assert evaluated(Settings(PLAIN, PLAIN, drop=True)) == metrics, "what is dropped changes nothing"
+    assert evaluate_model(Settings(PLAIN, PLAIN, drop=True)) == metrics, "what is dropped changes nothing"
     small.folder = project
-    assert evaluated(Settings(PLAIN, {"query": 5, "document": 30}, titles=True, drop=True)) != metrics
+    assert evaluate_model(Settings(PLAIN, {"query": 5, "document": 30}, titles=True, drop=True)) != metrics
     meta = {kind: json.loads(next(small.folder.glob(f"data/tokens/{kind}/**/meta.json")).read_text()) for kind in ("queries", "documents")}
     assert (meta["queries"]["max_length"], meta["documents"]["max_length"]) == (5, 30)
     assert (project / "params.yaml").read_bytes() == params
 
 
-def test_lengths_that_the_model_does_not_take(small: Any, planned: Any) -> None:
+def test_lengths_that_the_model_does_not_take(small: Any, make_plan: Any) -> None:
     small.set("tokenize.document_length", 2000)
-    plan = planned()
+    plan = make_plan()
     assert plan.notes == ["params.yaml: tokenize.document_length is 2000, above the model's limit; using 512"]
     assert {"tokenize.query_length=32", "tokenize.document_length=512"} <= set(plan.edits)
     with pytest.raises(UserError, match=r"^--document-length: found 600, expected at most 512, the model's limit; decrease it$"):
-        planned(Settings(PLAIN, {"query": None, "document": 600}))
+        make_plan(Settings(PLAIN, {"query": None, "document": 600}))
     result = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--query-length", "2")
     assert (result.status, result.err) == (2, "retemper: --query-length 2: expected at least 3 tokens, including special ones\n")
 
 
-def test_the_command_line_hands_them_over(small: Any, planned: Any, monkeypatch: Any) -> None:
+def test_the_command_line_hands_them_over(small: Any, make_plan: Any, monkeypatch: Any) -> None:
     settings: list[Any] = []
     monkeypatch.setattr(evaluate, "evaluate", lambda *arguments, **_: settings.append(arguments[2]) or 0)
     flags = ["--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids", "--relevance", "2", "3"]
     result = small.retemper("evaluate", "--model", "m", "--data", "demo", *flags)
     assert result.status == 0, result
     assert settings == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, [2, 3])]
-    edits = planned(settings[0]).edits
+    edits = make_plan(settings[0]).edits
     dropped = {'prepare.unknown_documents="drop"', 'prepare.empty_texts="drop"'}
     assert dropped | {"text.titles=false", "tokenize.document_length=128", "retrieve.ignore_identical_ids=true"} <= set(edits)
     assert 'evaluate.relevance={"dev": 2, "test": 3}' in edits
     small.set("prepare.unknown_documents", "refuse")
-    assert not dropped & set(planned().edits), "the project's own tolerance"
-    assert {"prepare.official_depth=0", "bm25.depth=0"} <= set(planned().edits), "what only trainings read is not made"
+    assert not dropped & set(make_plan().edits), "the project's own tolerance"
+    assert {"prepare.official_depth=0", "bm25.depth=0"} <= set(make_plan().edits), "what only trainings read is not made"
 
 
 def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeypatch: Any) -> None:
@@ -161,35 +161,35 @@ def test_a_mistake_is_one_line_before_a_second_tree_is_made(small: Any, model: s
     assert not list(small.folder.glob(".retemper/evaluate*"))
 
 
-def test_names_of_models_are_fit_for_a_round(planned: Any, small: Any) -> None:
+def test_names_of_models_are_fit_for_a_round(make_plan: Any, small: Any) -> None:
     for folder, name in {"base": "model_base", "2026-03 Best!": "model_2026_03_best", "warmup": "warmup"}.items():
         path = small.folder / "saved" / folder
         shutil.copytree(small.folder / "data/encoders/warmup", path)
-        plan = planned(model=str(path))
+        plan = make_plan(model=str(path))
         assert (plan.name, plan.targets) == (name, [f"evaluate@{name}"])
         empty: dict[str, Any] = {section: {} for section in evaluate.EMPTY}
         check(read_yaml(small.folder / "params.yaml") | empty | {"rounds": {name: evaluate.AS_IT_IS}})
 
 
-def test_a_fusion_is_evaluated_with_bm25_built_there_and_the_weight_as_chosen(small: Any, evaluated: Any) -> None:
+def test_a_fusion_is_evaluated_with_bm25_built_there_and_the_weight_as_chosen(small: Any, evaluate_model: Any) -> None:
     project, bm25 = small.folder, json.loads(small.read("data/metrics/bm25.json"))
     metrics, runs = json.loads(small.read("data/metrics/hybrid.json")), small.read("data/runs/hybrid/test.trec")
-    assert evaluated(model="hybrid") == metrics, "on the project's own data the project's own figures"
+    assert evaluate_model(model="hybrid") == metrics, "on the project's own data the project's own figures"
     assert small.read("data/runs/hybrid/test.trec") == runs
     assert count_rows(small.folder / "data/candidates/train.parquet") == 0, "no training queries are searched"
     small.folder = project
     record = json.loads(small.read("data/runs/hybrid/fusion.json")) | {"weight": 1.0}
     small.write("data/runs/hybrid/fusion.json", json.dumps(record))  # BM25 alone
-    for split, figures in evaluated(model="hybrid").items():
+    for split, figures in evaluate_model(model="hybrid").items():
         assert figures["RR@10"] == pytest.approx(bm25[split]["RR@10"])
 
 
-def test_a_fusion_of_two_encoders_is_evaluated(small: Any, evaluated: Any) -> None:
+def test_a_fusion_of_two_encoders_is_evaluated(small: Any, evaluate_model: Any) -> None:
     project = small.folder
     small.set("fuse", {"two": {"first": "tower", "second": "warmup", "method": "rrf"}})
     record = {"first": "tower", "second": "warmup", "method": "rrf", "k": 7, "measure": "nDCG@10", "chosen_on": "dev", "grid": []}
     small.write("data/runs/two/fusion.json", json.dumps(record))
-    evaluated(model="two")
+    evaluate_model(model="two")
     runs = {name: small.read(f"data/runs/{name}/test.trec") for name in ("tower", "warmup", "two")}
     assert runs["tower"] == (project / "data/runs/tower/test.trec").read_bytes()
     assert runs["warmup"] == (project / "data/runs/warmup/test.trec").read_bytes()
@@ -210,20 +210,21 @@ def test_how_a_fusion_got_its_weight_is_told(small: Any, monkeypatch: pytest.Mon
 
 
 def test_a_fusion_that_cannot_be_evaluated(small: Any) -> None:
-    def line(name: str) -> str:
+    def refusal_of(name: str) -> str:
         result = small.retemper("evaluate", "--model", name, "--data", "beir:beir")
         assert (result.status, result.err.count("\n")) == (2, 1)
         return str(result.err)
 
-    assert "fuse.three: is made from crossed, which reorders a run and cannot be searched for a new query" in line("three")
+    assert "fuse.three: is made from crossed, which reorders a run and cannot be searched for a new query" in refusal_of("three")
     small.set("fuse.hybrid.method", "rrf")
-    assert "data/runs/hybrid/fusion.json: found method linear, expected rrf as in fuse.hybrid of params.yaml; run retemper run" in line(
-        "hybrid"
+    assert (
+        "data/runs/hybrid/fusion.json: found method linear, expected rrf as in fuse.hybrid of params.yaml; run retemper run"
+        in refusal_of("hybrid")
     )
     shutil.rmtree(small.folder / "data/runs/hybrid")
-    assert "data/runs/hybrid/fusion.json: not found: fuse.hybrid has not run yet; run retemper run" in line("hybrid")
+    assert "data/runs/hybrid/fusion.json: not found: fuse.hybrid has not run yet; run retemper run" in refusal_of("hybrid")
     shutil.rmtree(small.folder / "data/encoders/tower")
-    assert "data/encoders/tower: not found, and fuse.hybrid is made from it; run retemper run" in line("hybrid")
+    assert "data/encoders/tower: not found, and fuse.hybrid is made from it; run retemper run" in refusal_of("hybrid")
 
 
 def commit(project: Path) -> None:
@@ -290,13 +291,13 @@ def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypat
     first, lines = locks.wait_and_hold(tmp_path / "lock"), list[str]()
     first.__enter__()
 
-    def line(text: str) -> None:
+    def note_and_release(text: str) -> None:
         lines.append(text)
         first.__exit__(None, None, None)
 
     monkeypatch.setattr(evaluate, "_second_run", lambda *_, **__: iter([tmp_path]))
     plan: Any = None
-    display: Any = SimpleNamespace(line=line)
+    display: Any = SimpleNamespace(line=note_and_release)
     with evaluate.second_run(plan, tmp_path, processes=Processes(), display=display) as tree:
         assert tree == tmp_path
     assert lines == ["another evaluation on this data is in progress; waiting for it to end"]
@@ -342,11 +343,11 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
     ("source", "data", "left_out"), [("beir:beir", "beir:beir", True), ("beir:./beir", "beir:beir", True), ("demo", "beir:beir", False)]
 )
 def test_what_is_forgotten_stays_out_of_the_projects_own_data(
-    small: Any, planned: Any, monkeypatch: pytest.MonkeyPatch, source: str, data: str, left_out: bool
+    small: Any, make_plan: Any, monkeypatch: pytest.MonkeyPatch, source: str, data: str, left_out: bool
 ) -> None:
     """In the second tree its path is absolute: another name for the same folder."""
     small.set("dataset.source", source)
-    plan, tree = planned(data=data), small.folder.with_name("second")
+    plan, tree = make_plan(data=data), small.folder.with_name("second")
     (tree / ".retemper").mkdir(parents=True)
     for name in ("make_worktree", "temp_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: tree)

@@ -40,9 +40,9 @@ def plan() -> Plan:
     return extra.plan_of("copied", check_file(), read_yaml(Path("params.yaml")))[0]
 
 
-def test_on_the_same_data_every_system_has_its_own_figures(project: Any, carried_out: Callable[[Plan], Path]) -> None:
+def test_on_the_same_data_every_system_has_its_own_figures(project: Any, run_plan: Callable[[Plan], Path]) -> None:
     metrics = {name: json.loads(project.read(f"data/metrics/{name}.json")) for name in SYSTEMS}
-    tree = carried_out(plan())
+    tree = run_plan(plan())
     assert {file.stem: json.loads(file.read_text()) for file in (tree / "data/metrics").glob("*.json")} == metrics
 
 

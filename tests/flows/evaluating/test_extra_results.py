@@ -41,12 +41,12 @@ def values() -> dict[str, Any]:
     return {"bm25": low, "star": low + gains[0], "<b>": low + gains[1]}
 
 
-def write(tree: Path) -> None:
+def write_results(tree: Path) -> None:
     extra_results.write("nq", ABOUT, tested.Tested(), metrics=tree / "metrics", values=tree / "values", qrels=tree / "qrels")
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def results_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for system, column in values().items():
         folder = tmp_path / "tree/values" / system
@@ -56,12 +56,12 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "tree/metrics").mkdir(exist_ok=True)
         means = {"test": {"AP": column.mean() / 2, "nDCG@10": column.mean()}}
         (tmp_path / f"tree/metrics/{system}.json").write_text(json.dumps(means))
-    write(tmp_path / "tree")
+    write_results(tmp_path / "tree")
     return tmp_path / "data/extra/nq"
 
 
-def test_every_two_systems_are_tested_with_holms_correction(written: Path) -> None:
-    report = json.loads((written / "significance.json").read_text())
+def test_every_two_systems_are_tested_with_holms_correction(results_folder: Path) -> None:
+    report = json.loads((results_folder / "significance.json").read_text())
     pairs = {(pair["system"], pair["baseline"]): pair for pair in report["splits"]["test"]["pairs"]}
     scores = values()
     raw = {pair: float(stats.ttest_rel(scores[pair[0]], scores[pair[1]]).pvalue) for pair in pairs}
@@ -78,7 +78,7 @@ def test_every_two_systems_are_tested_with_holms_correction(written: Path) -> No
     assert pairs["star", "bm25"]["significant"]
 
 
-@pytest.mark.usefixtures("written")
+@pytest.mark.usefixtures("results_folder")
 def test_the_table_names_what_each_is_above() -> None:
     results, means = extra_results.load("nq"), {name: column.mean() for name, column in values().items()}
     header, rows = results.rows("test", "star")
@@ -97,13 +97,13 @@ def test_the_table_names_what_each_is_above() -> None:
     assert "the best on" not in extra_results.text(results, "elsewhere")
 
 
-@pytest.mark.usefixtures("written")
+@pytest.mark.usefixtures("results_folder")
 def test_queries_about_one_document_are_drawn_at_once(tmp_path: Path) -> None:
     """Five queries for each of eight documents: tests use one value for each document."""
     scores = values()
     rows = [[f"q{n}" for n in range(QUERIES)], [f"d{n // 5}" for n in range(QUERIES)], [1] * QUERIES]
     write_table(tmp_path / "tree/qrels/test.parquet", QRELS, [pa.table(rows, schema=QRELS)])
-    write(tmp_path / "tree")
+    write_results(tmp_path / "tree")
     split = json.loads((tmp_path / "data/extra/nq/significance.json").read_text())["splits"]["test"]
     test = stats.ttest_1samp((scores["star"] - scores["bm25"]).reshape(8, 5).mean(axis=1), 0.0)
     pair = next(pair for pair in split["pairs"] if (pair["system"], pair["baseline"]) == ("star", "bm25"))
@@ -122,22 +122,22 @@ def test_letters_of_more_systems_than_the_alphabet_has_are_told_apart() -> None:
     assert results.rows("test", "s0")[1][0][2] == "b aa"
 
 
-def test_mtebs_json_leaves_out_what_mteb_would_count_otherwise(written: Path) -> None:
-    task = json.loads((written / "mteb/star.json").read_text())
+def test_mtebs_json_leaves_out_what_mteb_would_count_otherwise(results_folder: Path) -> None:
+    task = json.loads((results_folder / "mteb/star.json").read_text())
     assert (task["task_name"], task["dataset_revision"]) == ("nq", "r")
     assert task["scores"]["test"][0]["ndcg_at_10"] == pytest.approx(values()["star"].mean())
 
 
-@pytest.mark.usefixtures("written")
+@pytest.mark.usefixtures("results_folder")
 def test_systems_with_other_queries_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "tree/values/star/test.parquet"
     pq.write_table(pq.read_table(file).slice(1), file)
     with pytest.raises(extra_results.UserError, match="found systems with different test queries, expected the same"):
-        write(tmp_path / "tree")
+        write_results(tmp_path / "tree")
     assert extra_results.is_current("nq", "d"), "what was there stays"
 
 
-@pytest.mark.usefixtures("written")
+@pytest.mark.usefixtures("results_folder")
 def test_sections_take_the_place_of_earlier_ones_in_the_page(tmp_path: Path) -> None:
     (tmp_path / "data/report").mkdir()
     report = f"<nav>{measured.LINKS}</nav><main>{measured.PLACE}</main>"

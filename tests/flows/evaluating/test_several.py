@@ -63,26 +63,26 @@ def runs(project: Any, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return plans
 
 
-def grouped(models: dict[str, str], settings: Settings = AS_IS) -> list[several.Group]:
+def groups_of(models: dict[str, str], settings: Settings = AS_IS) -> list[several.Group]:
     return list(several.group_runs(models, read_yaml(Path("params.yaml")), settings))
 
 
-def test_models_of_one_tokenizer_share_a_run_and_have_their_own_figures(project: Any, carried_out: Callable[[Plan], Path]) -> None:
+def test_models_of_one_tokenizer_share_a_run_and_have_their_own_figures(project: Any, run_plan: Callable[[Plan], Path]) -> None:
     metrics = {name: json.loads(project.read(f"data/metrics/{name}.json")) for name in ("init", "warmup", "tower", "bm25")}
-    (group,) = grouped({"w": "data/encoders/warmup", "bm25": "bm25", "i": "data/encoders/init", "t": "data/encoders/tower"})
+    (group,) = groups_of({"w": "data/encoders/warmup", "bm25": "bm25", "i": "data/encoders/init", "t": "data/encoders/tower"})
     assert dict(group.systems) == {"w": "w", "i": "i", "t": "t", "bm25": "bm25"}
     shown = evaluate.resolve_settings(AS_IS, "beir:copied")
-    tree = carried_out(group.plan("beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=shown))
+    tree = run_plan(group.plan("beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=shown))
     measured = {file.stem: json.loads(file.read_text()) for file in (tree / "data/metrics").glob("*.json")}
     assert measured == {"i": metrics["init"], "w": metrics["warmup"], "t": metrics["tower"], "bm25": metrics["bm25"]}
 
 
-def test_bm25_alone_is_measured(project: Any, carried_out: Callable[[Plan], Path]) -> None:
+def test_bm25_alone_is_measured(project: Any, run_plan: Callable[[Plan], Path]) -> None:
     metrics = json.loads(project.read("data/metrics/bm25.json"))
     plan = evaluate.make_plan(
         "bm25", "beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=evaluate.resolve_settings(AS_IS, "beir:copied")
     )
-    tree = carried_out(plan)
+    tree = run_plan(plan)
     assert json.loads((tree / "data/metrics/bm25.json").read_text()) == metrics
     assert not (tree / "data/encoders").exists() and not (tree / "data/tokens").exists(), "no encoder is read"
     assert evaluate.describe_texts(tree / "data", evaluate.resolve_settings(AS_IS, "beir:copied")) == "titles off"
@@ -99,7 +99,7 @@ def test_a_model_that_reads_other_tokens_has_a_run_of_its_own(project: Any) -> N
         file = f"saved/{name}/tokenizer_config.json"
         project.write(file, json.dumps(json.loads(project.read(file)) | change))
     models = MODELS | {name: f"saved/{name}" for name in ("prompted", "shorter", "other")} | {"hybrid": "hybrid"}
-    assert [list(group.systems) for group in grouped(models)] == [
+    assert [list(group.systems) for group in groups_of(models)] == [
         ["init", "warmup", "bm25"],
         ["prompted"],
         ["shorter"],
@@ -107,16 +107,16 @@ def test_a_model_that_reads_other_tokens_has_a_run_of_its_own(project: Any) -> N
         ["hybrid"],
     ]
     settings = Settings({"query": "x", "document": None}, PLAIN)
-    assert list(grouped(models, settings)[0].systems) == ["init", "warmup", "prompted", "bm25"]
-    assert [group.lock for group in grouped(models)] == ["several-0", "prompted", "shorter", "other", "hybrid"]
-    assert [list(group.systems) for group in grouped({"hybrid": "hybrid", "bm25": "bm25"})] == [["hybrid"], ["bm25"]]
+    assert list(groups_of(models, settings)[0].systems) == ["init", "warmup", "prompted", "bm25"]
+    assert [group.lock for group in groups_of(models)] == ["several-0", "prompted", "shorter", "other", "hybrid"]
+    assert [list(group.systems) for group in groups_of({"hybrid": "hybrid", "bm25": "bm25"})] == [["hybrid"], ["bm25"]]
 
 
 @pytest.mark.usefixtures("project")
 def test_systems_of_a_run_have_names_of_their_own() -> None:
-    (group,) = grouped({"a/B": "data/encoders/init", "a-b": "data/encoders/warmup"})
+    (group,) = groups_of({"a/B": "data/encoders/init", "a-b": "data/encoders/warmup"})
     assert dict(group.systems) == {"a/B": "b", "a-b": "a_b"}
-    (group,) = grouped({"x/B": "data/encoders/init", "y/b": "data/encoders/warmup"})
+    (group,) = groups_of({"x/B": "data/encoders/init", "y/b": "data/encoders/warmup"})
     assert dict(group.systems) == {"x/B": "b", "y/b": "b_2"} and dict(group.sources) == {
         "b": "data/encoders/init",
         "b_2": "data/encoders/warmup",

@@ -12,13 +12,13 @@ from flows.experiments.choice import Tried
 from flows.experiments.grid import read_points
 from flows.parameters.checks import check
 from tasks.core.params.sections import read_yaml
-from tests.flows.experiments.test_compare import Project, drawn
+from tests.flows.experiments.test_compare import Project, random_scores
 
 ROOT = Path(__file__).resolve().parents[3]
 LAYOUT = table.Layout(caption="", models=("m",), measures=("AP",))
 
 
-def tried(key: str, value: Any, *, name: str = "", commit: str = "", **dev: float) -> Tried:
+def trial(key: str, value: Any, *, name: str = "", commit: str = "", **dev: float) -> Tried:
     """A run with `key` set to `value`, and each model's nDCG@10 on dev; without any, it is not stored."""
     sections: dict[str, Any] = {}
     node = sections
@@ -37,7 +37,7 @@ def choose_lines(
 
 
 @pytest.fixture(autouse=True)
-def no_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def stub_significance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "project" not in request.fixturenames:
         monkeypatch.setattr(choice, "significance_note", lambda *_, **__: "(the test)")
 
@@ -50,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_the_best_on_dev_with_its_command() -> None:
-    runs = [tried("a.lr", value, bm25=0.9, m=dev) for value, dev in ((1e-5, 0.5), (1e-4, 0.75), (1e-3, 0.625))]
+    runs = [trial("a.lr", value, bm25=0.9, m=dev) for value, dev in ((1e-5, 0.5), (1e-4, 0.75), (1e-3, 0.625))]
     assert choose_lines(runs) == [
         "best on dev by nDCG@10: lr=0.0001 with 0.7500 (m); next lr=0.001 with 0.6250 (m)",
         "(the test)",
@@ -59,7 +59,7 @@ def test_the_best_on_dev_with_its_command() -> None:
 
 
 def test_repetitions_count_by_their_average() -> None:
-    runs = [tried("a.lr", value, m=dev) for value, dev in ((1, 0.5), (1, 0.01), (1, 0.6), (2, 0.4), (2, 0.4))]
+    runs = [trial("a.lr", value, m=dev) for value, dev in ((1, 0.5), (1, 0.01), (1, 0.6), (2, 0.4), (2, 0.4))]
     assert choose_lines(runs)[0] == "best on dev by nDCG@10: lr=2 with 0.4000 (m, mean of 2 runs); next lr=1 with 0.3700 (m)"
     median = LAYOUT.model_copy(update={"average": "median"})
     assert choose_lines(runs, median)[0] == "best on dev by nDCG@10: lr=1 with 0.5000 (m, median of 3 runs); next lr=2 with 0.4000 (m)"
@@ -67,7 +67,7 @@ def test_repetitions_count_by_their_average() -> None:
 
 def test_what_a_run_did_not_reach_does_not_count() -> None:
     """One point has the working tree's parameters, so what was measured before is in its dvc.lock."""
-    runs = [tried("a.lr", 1, m=0.5), tried("a.lr", 2, m=0.25, later=0.75)]
+    runs = [trial("a.lr", 1, m=0.5), trial("a.lr", 2, m=0.25, later=0.75)]
     assert choose_lines(runs, targets=["evaluate@m"])[0].startswith("best on dev by nDCG@10: lr=1 with 0.5000 (m)")
     assert choose_lines(runs)[0].startswith("best on dev by nDCG@10: lr=2 with 0.7500 (later)")
     assert choose_lines(runs, LAYOUT)[0].startswith("best on dev by nDCG@10: lr=1 with 0.5000 (m)"), "the table's models alone"
@@ -87,9 +87,9 @@ def test_what_a_run_did_not_reach_does_not_count() -> None:
     ],
 )
 def test_a_best_value_at_the_edge_of_the_grid(values: Mapping[Any, float | None], expected: str | None) -> None:
-    lines = choose_lines([tried("a.lr", value, **({} if dev is None else {"m": dev})) for value, dev in values.items()])
+    lines = choose_lines([trial("a.lr", value, **({} if dev is None else {"m": dev})) for value, dev in values.items()])
     assert [line for line in lines if "tried" in line] == ([] if expected is None else [expected])
-    seeds = choose_lines([tried("a.split_seed", value, **({} if dev is None else {"m": dev})) for value, dev in values.items()])
+    seeds = choose_lines([trial("a.split_seed", value, **({} if dev is None else {"m": dev})) for value, dev in values.items()])
     assert not [line for line in seeds if "tried" in line], "larger seeds are no better"
 
 
@@ -102,20 +102,20 @@ def test_no_edge_where_the_parameter_ends(key: str, values: tuple[float, float],
     params = read_yaml(ROOT / "params.yaml")
     runs = [
         Tried(run.setting, run.assignments, run.keys, {**params, section: {**params[section], name: value}}, run.experiment)
-        for run, value in ((tried(key, value, m=value / 10), value) for value in values)
+        for run, value in ((trial(key, value, m=value / 10), value) for value in values)
     ]
     assert any("larger" in line for line in choose_lines(runs, check=check)) == beyond
     assert params == read_yaml(ROOT / "params.yaml")
 
 
 def test_where_nothing_can_be_chosen() -> None:
-    assert choose_lines([tried("a.lr", 1, m=0.5), tried("a.lr", 2, m=0.5)]) == ["best on dev by nDCG@10: none, all 2 settings have 0.5000"]
-    assert choose_lines([tried("a.lr", 1, m=0.5), tried("a.lr", 1, m=0.4), tried("a.lr", 2)]) == []
-    assert choose_lines([tried("report.metric", "AP", m=0.5), tried("report.metric", "RR@10", m=0.4)]) == []
+    assert choose_lines([trial("a.lr", 1, m=0.5), trial("a.lr", 2, m=0.5)]) == ["best on dev by nDCG@10: none, all 2 settings have 0.5000"]
+    assert choose_lines([trial("a.lr", 1, m=0.5), trial("a.lr", 1, m=0.4), trial("a.lr", 2)]) == []
+    assert choose_lines([trial("report.metric", "AP", m=0.5), trial("report.metric", "RR@10", m=0.4)]) == []
 
 
 def test_points_that_are_not_stored_are_told() -> None:
-    assert choose_lines([tried("a.lr", 1, m=0.5), tried("a.lr", 2, m=0.4), tried("a.lr", 3)])[0].startswith(
+    assert choose_lines([trial("a.lr", 1, m=0.5), trial("a.lr", 2, m=0.4), trial("a.lr", 3)])[0].startswith(
         "best on dev by nDCG@10, of the points stored so far: lr=1 with"
     )
 
@@ -136,7 +136,7 @@ def test_the_command_is_quoted_and_lacks_what_repeats(tmp_path: Path) -> None:
 
 def test_the_best_two_are_tested_query_by_query(project: Project) -> None:
     """Repetitions are averaged query by query."""
-    values = [drawn(seed, better) for seed, better in ((1, 0.2), (2, 0.2), (3, 0.17), (4, 0.0))]
+    values = [random_scores(seed, better) for seed, better in ((1, 0.2), (2, 0.2), (3, 0.17), (4, 0.0))]
     commits = [project.commit({"star": (1e-5, str(number), scores)}) for number, scores in enumerate(values)]
     experiments = [
         Tried(
@@ -153,7 +153,7 @@ def test_the_best_two_are_tested_query_by_query(project: Project) -> None:
 
 
 def test_other_dev_queries_are_no_comparison(project: Project) -> None:
-    values = [drawn(1, 0.2), {query: value for query, value in drawn(2).items() if query != "q00"}]
+    values = [random_scores(1, 0.2), {query: value for query, value in random_scores(2).items() if query != "q00"}]
     commits = [project.commit({"star": (1e-5, str(number), scores)}) for number, scores in enumerate(values)]
     experiments = [
         Tried((("lr", commit),), [], [], {"report": {"metric": "RR@10"}}, store.read("x", commit, "", cache=Path(".dvc/cache")))

@@ -31,7 +31,7 @@ GRAPH = {"stages": {stage: {"foreach": "${rounds}", "do": do} for stage, do in (
 PARAMS = {"rounds": {"star": {}, "warmup": {}}, "report": {"metric": "RR@10"}}
 
 
-def drawn(seed: int, better: float = 0.0) -> dict[str, float]:
+def random_scores(seed: int, better: float = 0.0) -> dict[str, float]:
     draw = random.Random(seed)
     return {query: min(1.0, draw.random() * 0.6 + better) for query in QUERIES_OF}
 
@@ -45,24 +45,24 @@ class Project:
         (folder / ".dvc/config").write_text("")
         git("init", "--quiet", folder=folder)
 
-    def put(self, content: bytes, suffix: str = "") -> str:
+    def add_object(self, content: bytes, suffix: str = "") -> str:
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest() + suffix
         path = self.objects / digest[:2] / digest[2:]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return digest
 
-    def values(self, scores: dict[str, float]) -> str:
+    def add_values(self, scores: dict[str, float]) -> str:
         path = self.folder / "values.parquet"
         table = pa.table({"query": list(scores), "RR@10": list(scores.values())}, schema=value_schema(["RR@10"]))
         write_table(path, value_schema(["RR@10"]), [table])
-        entries = [{"md5": self.put(path.read_bytes()), "relpath": "dev.parquet"}]
+        entries = [{"md5": self.add_object(path.read_bytes()), "relpath": "dev.parquet"}]
         path.unlink()
-        return self.put(json.dumps(entries).encode(), ".dir")
+        return self.add_object(json.dumps(entries).encode(), ".dir")
 
-    def run(self, lines: str) -> str:
-        entries = [{"md5": self.put(lines.encode()), "relpath": "dev.trec"}]
-        return self.put(json.dumps(entries).encode(), ".dir")
+    def add_run(self, lines: str) -> str:
+        entries = [{"md5": self.add_object(lines.encode()), "relpath": "dev.trec"}]
+        return self.add_object(json.dumps(entries).encode(), ".dir")
 
     def commit(self, systems: dict[str, tuple[float, str, dict[str, float]]], runs: Mapping[str, str] | None = None) -> str:
         """`systems`: the lr, code digest and values of each system; `runs`: the TREC lines of some."""
@@ -70,13 +70,13 @@ class Project:
         for name, (lr, code, scores) in systems.items():
             params = {"data/params.json": {f"rounds.{name}": {"lr": lr}}, "data/code.json": {"train": code}}
             stages[f"train@{name}"] = {"cmd": "train", "params": params, "outs": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]}
-            metrics = self.put(json.dumps({"dev": {"RR@10": sum(scores.values()) / len(scores)}}).encode())
+            metrics = self.add_object(json.dumps({"dev": {"RR@10": sum(scores.values()) / len(scores)}}).encode())
             outs = [
-                {"path": f"data/values/{name}", "md5": self.values(scores)},
+                {"path": f"data/values/{name}", "md5": self.add_values(scores)},
                 {"path": f"data/metrics/{name}.json", "hash": "md5", "md5": metrics},
             ]
             if runs and name in runs:
-                outs.append({"path": f"data/runs/{name}", "md5": self.run(runs[name])})
+                outs.append({"path": f"data/runs/{name}", "md5": self.add_run(runs[name])})
             deps = [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]
             stages[f"evaluate@{name}"] = {"cmd": f"evaluate {name}", "deps": deps, "outs": outs}
         for file, content in (("dvc.lock", {"schema": "2.0", "stages": stages}), ("dvc.yaml", GRAPH), ("params.yaml", PARAMS)):
@@ -95,7 +95,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new, weak = drawn(1), drawn(2, better=0.2), drawn(3, better=-0.2)
+    old, new, weak = random_scores(1), random_scores(2, better=0.2), random_scores(3, better=-0.2)
     project.commit({"star": (5e-5, "c1", old), "warmup": (1e-4, "c1", weak)})
     project.commit({"star": (1e-5, "c1", new), "warmup": (1e-4, "c1", weak)})
     compare(["HEAD~1", "HEAD"], "dev", None, shown=1, as_json=True)
@@ -117,7 +117,7 @@ def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys
 
 def test_a_champion_is_its_own_model_not_the_best_on_dev(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """The selection rule or a person chose star, or only star can be served."""
-    old, new, best = drawn(1), drawn(2, better=0.1), drawn(3, better=0.4)
+    old, new, best = random_scores(1), random_scores(2, better=0.1), random_scores(3, better=0.4)
     for number, values in enumerate((old, new), 1):
         project.commit({"star": (number * 1e-5, "c1", values), "warmup": (1e-4, "c1", best)})
         git("tag", "-m", 'champion\n\n{"model": "star"}', f"champion/{number}", folder=project.folder)
@@ -128,8 +128,8 @@ def test_a_champion_is_its_own_model_not_the_best_on_dev(project: Project, capsy
 
 
 def test_dvc_metrics_diff_has_the_same_means_and_difference(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-4, "c1", drawn(3))})
-    project.commit({"star": (1e-5, "c1", drawn(2, better=0.2)), "warmup": (1e-4, "c1", drawn(3))})
+    project.commit({"star": (5e-5, "c1", random_scores(1)), "warmup": (1e-4, "c1", random_scores(3))})
+    project.commit({"star": (1e-5, "c1", random_scores(2, better=0.2)), "warmup": (1e-4, "c1", random_scores(3))})
     compare(["HEAD~1:star", "HEAD:star"], "dev", None, shown=0, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["systems"]
     with Repo() as repo:
@@ -141,7 +141,9 @@ def test_dvc_metrics_diff_has_the_same_means_and_difference(project: Project, ca
 
 
 def test_models_and_code_of_one_working_tree(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-5, "c2", {q: v for q, v in drawn(4).items() if q != "q00"})})
+    project.commit(
+        {"star": (5e-5, "c1", random_scores(1)), "warmup": (1e-5, "c2", {q: v for q, v in random_scores(4).items() if q != "q00"})}
+    )
     assert main(["compare", "star", "warmup", "--queries", "0"]) == 0
     output = capsys.readouterr().out
     assert "warmup: rounds.MODEL.lr: 5e-05 -> 1e-05; code: train\n" in output
@@ -164,16 +166,16 @@ def test_a_stage_that_both_go_through_is_of_neither_alone() -> None:
 
 
 def test_a_round_that_the_other_model_is_made_from_is_compared_by_its_name() -> None:
-    def trained(lr: float) -> dict[str, Any]:
+    def stages_with_lr(lr: float) -> dict[str, Any]:
         return {"train@star": {"params": {"data/params.json": {"rounds.star": {"lr": lr}}}}}
 
-    star, reranked = Side("star", {}, trained(1e-5), "star"), Side("ce", {}, trained(2e-5), "ce")
+    star, reranked = Side("star", {}, stages_with_lr(1e-5), "star"), Side("ce", {}, stages_with_lr(2e-5), "ce")
     assert list(differences(star, reranked)) == ["rounds.star.lr: 1e-05 -> 2e-05"]
     assert list(differences(reranked, star)) == ["rounds.star.lr: 2e-05 -> 1e-05"]
 
 
 def test_p_values_are_holms_over_all(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    systems = {name: (1.0, "c", drawn(n, better=0.02 * n)) for n, name in enumerate(("star", "warmup"))}
+    systems = {name: (1.0, "c", random_scores(n, better=0.02 * n)) for n, name in enumerate(("star", "warmup"))}
     project.commit(systems)
     run = project.folder / "other.trec"
     run.write_text("".join(f"{query} Q0 d1 1 2.0 x\n{query} Q0 d0 2 1.0 x\n" for query in QUERIES_OF[:30]))
@@ -195,7 +197,7 @@ def test_p_values_are_holms_over_all(project: Project, capsys: pytest.CaptureFix
 
 
 def test_size_power_and_too_few_queries(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = drawn(1), drawn(2)
+    old, new = random_scores(1), random_scores(2)
     project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
     compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["systems"]
@@ -215,7 +217,7 @@ def test_size_power_and_too_few_queries(project: Project, capsys: pytest.Capture
 
 
 def test_the_projects_test_is_used(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    old = drawn(1)
+    old = random_scores(1)
     new = {query: value + (0.01 if number < 8 else 0) for number, (query, value) in enumerate(old.items())}  # 8 of 40 differ, all for it
     project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
     params = project.folder / "params.yaml"
@@ -229,7 +231,7 @@ def test_the_projects_test_is_used(project: Project, capsys: pytest.CaptureFixtu
 
 
 def test_the_projects_level_is_used(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = drawn(1), drawn(2, better=0.02)
+    old, new = random_scores(1), random_scores(2, better=0.02)
     project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
     params = project.folder / "params.yaml"
     params.write_text(params.read_text().replace("metric: RR@10", "metric: RR@10\n  alpha: 0.01"))
@@ -251,7 +253,7 @@ def test_the_projects_level_is_used(project: Project, capsys: pytest.CaptureFixt
 
 def test_queries_that_share_a_document(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten documents with four queries each; the queries of one document gain equally."""
-    old, new = drawn(1), {query: value + 0.05 * (number // 4 % 3) for number, (query, value) in enumerate(drawn(1).items())}
+    old, new = random_scores(1), {query: value + 0.05 * (number // 4 % 3) for number, (query, value) in enumerate(random_scores(1).items())}
     project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
     rows = [QUERIES_OF, [f"d{number // 4}" for number in range(40)], [1] * 40]
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table(rows, schema=QRELS)])
@@ -283,7 +285,7 @@ def test_queries_that_share_a_document(project: Project, capsys: pytest.CaptureF
 
 
 def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.commit({"star": (1.0, "c", drawn(1))})
+    project.commit({"star": (1.0, "c", random_scores(1))})
     lines = {"one": "q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\nq2 Q0 b 1 2 x\n", "two": "q1 Q0 b 1 2 x\nq1 Q0 a 2 1 x\nq2 Q0 b 1 2 x\n"}
     for name, run in lines.items():
         (project.folder / name).write_text(run)
@@ -311,7 +313,7 @@ def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixtu
 def test_mistakes_are_one_line(project: Project, names: list[str], line: str) -> None:
     git("commit", "--quiet", "--allow-empty", "-m", "none", folder=project.folder)
     git("tag", "empty", folder=project.folder)
-    project.commit({"star": (5e-5, "c1", drawn(1))})
+    project.commit({"star": (5e-5, "c1", random_scores(1))})
     Path("run.trec").write_text("elsewhere Q0 d0 1 1.0 x\n")
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table([["q00"], ["d0"], [1]], schema=QRELS)])
     with pytest.raises(UserError, match=line) as refusal:
@@ -320,7 +322,7 @@ def test_mistakes_are_one_line(project: Project, names: list[str], line: str) ->
 
 
 def test_what_cannot_be_compared(project: Project) -> None:
-    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (5e-5, "c1", {"other": 1.0})})
+    project.commit({"star": (5e-5, "c1", random_scores(1)), "warmup": (5e-5, "c1", {"other": 1.0})})
     with pytest.raises(UserError, match="star and warmup have no query in common"):
         compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
     with pytest.raises(UserError, match=r"star was not measured on test; found dev\.parquet"):
@@ -338,10 +340,10 @@ def test_what_cannot_be_compared(project: Project) -> None:
 
 @pytest.mark.parametrize("damage", ["other figures", "half of it", ""])
 def test_a_corrupt_object_of_the_cache_counts_as_missing(project: Project, damage: str) -> None:
-    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-5, "c1", drawn(2))})
+    project.commit({"star": (5e-5, "c1", random_scores(1)), "warmup": (1e-5, "c1", random_scores(2))})
     (outs,) = (stage["outs"] for name, stage in read_lock().items() if name == "evaluate@star")
     values, metrics = (intact_path(project.objects, out["md5"]) for out in outs)
-    other_values = intact_path(project.objects, project.values(drawn(3)))
+    other_values = intact_path(project.objects, project.add_values(random_scores(3)))
     assert values and metrics and other_values
     table = object_path(project.objects, listing(project.objects, object_id(values))["dev.parquet"])
     other_table = object_path(project.objects, listing(project.objects, object_id(other_values))["dev.parquet"]).read_bytes()

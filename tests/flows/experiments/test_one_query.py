@@ -23,7 +23,7 @@ GRADES = [("q1", "d02", 1), ("q1", "d11", 2), ("q1", "d13", 0), ("q1", "gone", 1
 VALUES = {"q1": 1 / 3, "q2": 0.0}
 
 
-def table(path: str, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None:
+def write_rows(path: str, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_table(Path(path), schema, [pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)])
 
@@ -34,18 +34,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(project.folder)
     runs = {"star": "".join(STAR), "warmup": "".join(WARMUP)}
     project.commit({"star": (1.0, "c", VALUES), "warmup": (1.0, "c", {"q1": 0.5, "q2": 1.0})}, runs)
-    table("data/corpus/documents.parquet", DOCUMENTS, list(DOCS))
-    table("data/corpus/qrels/dev.parquet", QRELS, list(GRADES))
-    table("data/corpus/queries/dev.parquet", QUERIES, [("q1", "what \x1b[2J\nis", []), ("q2", "two", []), ("q3", "unjudged", [])])
-    table("data/corpus/queries/test.parquet", QUERIES, [("t1", "of test", [])])
-    table("data/corpus/queries/train.parquet", QUERIES, [("q9", "of train", [])])
+    write_rows("data/corpus/documents.parquet", DOCUMENTS, list(DOCS))
+    write_rows("data/corpus/qrels/dev.parquet", QRELS, list(GRADES))
+    write_rows("data/corpus/queries/dev.parquet", QUERIES, [("q1", "what \x1b[2J\nis", []), ("q2", "two", []), ("q3", "unjudged", [])])
+    write_rows("data/corpus/queries/test.parquet", QUERIES, [("t1", "of test", [])])
+    write_rows("data/corpus/queries/train.parquet", QUERIES, [("q9", "of train", [])])
     return project
 
 
-def tokens(lengths: dict[str, list[int]], max_length: int) -> None:
+def write_tokens(lengths: dict[str, list[int]], max_length: int) -> None:
     """Write a token folder; `lengths`: each document's passage lengths."""
     folder, sizes = Path("data/tokens/documents"), [size for rows in lengths.values() for size in rows]
-    table(str(folder / "ids.parquet"), IDS, [(doc,) for doc in lengths])
+    write_rows(str(folder / "ids.parquet"), IDS, [(doc,) for doc in lengths])
     np.zeros(sum(sizes), np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "offsets.npy", np.cumsum([0, *sizes]))
     np.save(folder / "owners.npy", np.repeat(np.arange(len(lengths), dtype=np.int32), [len(rows) for rows in lengths.values()]))
@@ -55,7 +55,7 @@ def tokens(lengths: dict[str, list[int]], max_length: int) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_lists_values_and_ranks_of_relevant_documents(capsys: pytest.CaptureFixture[str]) -> None:
-    tokens({"d02": [5], "d11": [8, 8], "d13": [8]}, 8)
+    write_tokens({"d02": [5], "d11": [8, 8], "d13": [8]}, 8)
     assert main(["compare", "star", "HEAD:warmup", "--query", "q1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["split"], report["measure"], report["query"], report["text"]) == ("dev", "RR@10", "q1", "what \x1b[2J is")
@@ -78,7 +78,7 @@ def test_lists_values_and_ranks_of_relevant_documents(capsys: pytest.CaptureFixt
 
 @pytest.mark.usefixtures("project")
 def test_what_is_printed_is_for_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    tokens({"d02": [5], "d11": [8]}, 8)
+    write_tokens({"d02": [5], "d11": [8]}, 8)
     show(["star", "warmup"], "q1", split="dev", measure=None, as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["dev", "q1:", "what", r"\x1b[2J", "is"] in lines

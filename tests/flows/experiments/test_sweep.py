@@ -66,7 +66,7 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     assert git("status", "--short", folder=tree) == ""
     for setting in ("diff.noprefix=true", "diff.external=false", "color.ui=always"):
         toy.command("git", "config", *setting.split("="))
-    toy.rounds(a="5", b="6")
+    toy.set_rounds(a="5", b="6")
     expected = (toy.folder / "params.yaml").read_text()
     worktree.carry_changes(worktree.read_changes(commit), tree)
     assert (tree / "params.yaml").read_text() == expected
@@ -104,7 +104,7 @@ def test_an_experiment_holds_new_code_and_no_byte_code(toy: Any, monkeypatch: py
 def test_an_experiment_shows_no_round_that_was_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC keeps its entry in dvc.lock."""
     monkeypatch.chdir(toy.folder)
-    toy.rounds(a="1")
+    toy.set_rounds(a="1")
     figures = b'{"dev": {"nDCG@10": 0.5}}'
     digest = hashlib.md5(figures).hexdigest()
     file = object_path(Path(".dvc/cache/files/md5"), digest)
@@ -138,7 +138,7 @@ def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monke
             monkeypatch.setenv(name, value)
     (toy.folder / "dvc.yaml").write_text((toy.folder / "dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, new.py]"))
     (toy.folder / "new.py").write_text("first\n")
-    toy.rounds(a="5", b="6")
+    toy.set_rounds(a="5", b="6")
     (toy.folder / "grid.yaml").write_text("grid: {first: [x, y]}\n")
     save = (
         "import pathlib; new = pathlib.Path('new.py').read_text(); params = pathlib.Path('params.yaml').read_text(); "
@@ -158,7 +158,7 @@ def test_a_sweep_ends_with_its_best_point(
     for name, value in toy.environment.items():
         if name.startswith("GIT_"):
             monkeypatch.setenv(name, value)
-    toy.rounds(a="5")
+    toy.set_rounds(a="5")
     (toy.folder / "grid.yaml").write_text(f"grid: {{rounds.a.value: [1, 2, 3]}}\nrepeat: {{first: [x, y]}}\n{layout}")
     measure = (
         "import hashlib, json, pathlib, re; value = int(re.search('value: (.)', pathlib.Path('params.yaml').read_text())[1]); "
@@ -222,32 +222,38 @@ def test_a_point_is_another_one_if_code_that_stages_execute_is(toy: Any, monkeyp
 
 
 @pytest.mark.heavy
-def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: Any, tmp_path: Path) -> None:
-    def output(*words: str) -> str:
-        return subprocess.run(words, cwd=finished.folder, env=finished.environment, capture_output=True, text=True, check=True).stdout
+def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished_toy: Any, tmp_path: Path) -> None:
+    def output_of(*words: str) -> str:
+        return subprocess.run(
+            words, cwd=finished_toy.folder, env=finished_toy.environment, capture_output=True, text=True, check=True
+        ).stdout
 
     dvc = (sys.executable, "-m", "dvc")
-    (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text() + "# not committed\n")
-    (finished.folder / "grid.yaml").write_text(
+    (finished_toy.folder / "step.py").write_text((finished_toy.folder / "step.py").read_text() + "# not committed\n")
+    (finished_toy.folder / "grid.yaml").write_text(
         "grid: {rounds.b.value: [2, 7]}\npoints: {more: {rounds.c: {value: 7}, rounds.b.value: 7}}\n"
     )
-    before = output("git", "status", "--short"), (finished.folder / "params.yaml").read_text(), (finished.folder / "dvc.lock").read_text()
-    environment = {name: value for name, value in finished.environment.items() if not name.startswith("GIT_AUTHOR")}
-    anonymous = type(finished)(
-        finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")}
+    before = (
+        output_of("git", "status", "--short"),
+        (finished_toy.folder / "params.yaml").read_text(),
+        (finished_toy.folder / "dvc.lock").read_text(),
+    )
+    environment = {name: value for name, value in finished_toy.environment.items() if not name.startswith("GIT_AUTHOR")}
+    anonymous = type(finished_toy)(
+        finished_toy.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")}
     )
     process = anonymous.start("2", script=SWEEP)  # git knows nobody here
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert "3 points, 0 of them stored already" in out
     assert before == (
-        output("git", "status", "--short"),
-        (finished.folder / "params.yaml").read_text(),
-        (finished.folder / "dvc.lock").read_text(),
+        output_of("git", "status", "--short"),
+        (finished_toy.folder / "params.yaml").read_text(),
+        (finished_toy.folder / "dvc.lock").read_text(),
     )
-    assert (finished.folder / "data/encoders/b").read_text().startswith("2(")
+    assert (finished_toy.folder / "data/encoders/b").read_text().startswith("2(")
 
-    result = finished.call("1", script=SWEEP)
+    result = finished_toy.call("1", script=SWEEP)
     assert result.returncode == 0
     assert "3 points, 3 of them stored already" in result.stdout
     assert "at work" not in result.stdout
@@ -256,7 +262,7 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
 
     experiments = {
         entry["name"]: entry
-        for revision in json.loads(output(*dvc, "exp", "show", "--json"))
+        for revision in json.loads(output_of(*dvc, "exp", "show", "--json"))
         for entry in (revision.get("experiments") or [])
     }
     assert sorted(name.rpartition("-")[0] for name in experiments) == ["more", "value_2", "value_7"]
@@ -265,17 +271,19 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     assert metrics["data/metrics/c.json"]["data"]["dev"]["nDCG@10"] == 0.5
 
     remote = tmp_path / "origin.git"
-    output("git", "init", "--quiet", "--bare", str(remote))
-    output("git", "remote", "add", "origin", str(remote))
-    output(*dvc, "exp", "push", "--no-cache", "origin", more)
-    assert more in output("git", "ls-remote", "origin")
-    assert "# not committed" in output("git", "show", f"{json.loads(finished.call('experiments', '--json').stdout)[0]['commit']}:step.py")
+    output_of("git", "init", "--quiet", "--bare", str(remote))
+    output_of("git", "remote", "add", "origin", str(remote))
+    output_of(*dvc, "exp", "push", "--no-cache", "origin", more)
+    assert more in output_of("git", "ls-remote", "origin")
+    assert "# not committed" in output_of(
+        "git", "show", f"{json.loads(finished_toy.call('experiments', '--json').stdout)[0]['commit']}:step.py"
+    )
 
-    (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text().replace("# not committed\n", ""))
-    subprocess.run([*dvc, "exp", "apply", more], cwd=finished.folder, env=finished.environment, capture_output=True, check=False)
-    rounds = YAML(typ="safe").load(finished.folder / "params.yaml")["rounds"]  # DVC says 255, for it misses `unused`, which nobody ran
+    (finished_toy.folder / "step.py").write_text((finished_toy.folder / "step.py").read_text().replace("# not committed\n", ""))
+    subprocess.run([*dvc, "exp", "apply", more], cwd=finished_toy.folder, env=finished_toy.environment, capture_output=True, check=False)
+    rounds = YAML(typ="safe").load(finished_toy.folder / "params.yaml")["rounds"]  # DVC says 255, for it misses `unused`, which nobody ran
     assert (rounds["b"], rounds["c"]) == ({"value": 7}, {"value": 7})
-    assert (finished.folder / "data/encoders/c").read_text().startswith("7(")
+    assert (finished_toy.folder / "data/encoders/c").read_text().startswith("7(")
 
 
 @pytest.mark.parametrize(
@@ -311,15 +319,17 @@ def test_points_that_are_not_what_they_say_never_run(
 
 
 @pytest.mark.heavy
-def test_what_points_share_is_computed_once_where_they_run_side_by_side(served: Any) -> None:
+def test_what_points_share_is_computed_once_where_they_run_side_by_side(served_toy: Any) -> None:
     slow = "if name == 'data/corpus': time.sleep(4)\ndef text(path):"
-    step = (served.folder / "step.py").read_text().replace("def text(path):", slow)
-    (served.folder / "step.py").write_text(step)
-    (served.folder / "grid.yaml").write_text("grid: {rounds.a.value: [5, 6]}\ntargets: [train@a]\n")
-    process = served.start("2", script=SWEEP)
+    step = (served_toy.folder / "step.py").read_text().replace("def text(path):", slow)
+    (served_toy.folder / "step.py").write_text(step)
+    (served_toy.folder / "grid.yaml").write_text("grid: {rounds.a.value: [5, 6]}\ntargets: [train@a]\n")
+    process = served_toy.start("2", script=SWEEP)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
-    logs = [map(json.loads, path.read_text().splitlines()) for path in served.folder.glob(".retemper/sweep/slot-*/up/up/tree-*/times.log")]
+    logs = [
+        map(json.loads, path.read_text().splitlines()) for path in served_toy.folder.glob(".retemper/sweep/slot-*/up/up/tree-*/times.log")
+    ]
     stages = sorted((name, start) for lines in logs for name, start, _ in lines)
     assert [name for name, _ in stages] == ["data/corpus", "encoders/a", "encoders/a"]
     assert len(logs) == 2, "each in a tree of its own"
@@ -328,17 +338,17 @@ def test_what_points_share_is_computed_once_where_they_run_side_by_side(served: 
 
 
 @pytest.mark.heavy
-def test_a_sweep_prints_its_table_of_repetitions_and_goes_as_far_as_its_targets(served: Any) -> None:
-    (served.folder / "recipe.yaml").write_text("rounds: {a: {value: 1}, c: {value: 1}}\n")
-    (served.folder / "grid.yaml").write_text(
+def test_a_sweep_prints_its_table_of_repetitions_and_goes_as_far_as_its_targets(served_toy: Any) -> None:
+    (served_toy.folder / "recipe.yaml").write_text("rounds: {a: {value: 1}, c: {value: 1}}\n")
+    (served_toy.folder / "grid.yaml").write_text(
         "sections: recipe.yaml\ngrid: {rounds.c.value: [5]}\nrepeat: {first: [x, z]}\ntargets: [evaluate@c]\n"
         "table: {caption: Toys, models: [c], measures: [nDCG@10], curve: rounds.c.value}\n"
     )
-    process = served.start("1", script=SWEEP)
+    process = served_toy.start("1", script=SWEEP)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert "executed 3, cached 0" in out, "the stages of a and the report are left out"
     lines = out.splitlines()
     start = lines.index("Toys, dev")
     assert [line.split() for line in lines[start + 1 : start + 3]] == [["value", "runs", "nDCG@10"], ["5", "2", "0.5000", "±", "0.0000*"]]
-    assert "0.5000 ± 0.0000" in (served.folder / ".retemper/sweep/grid.html").read_text()
+    assert "0.5000 ± 0.0000" in (served_toy.folder / ".retemper/sweep/grid.html").read_text()

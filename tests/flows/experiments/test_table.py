@@ -93,7 +93,7 @@ def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: P
     assert first["note"] == "0.2000 ± 0.1414"
 
 
-def plain(value: str) -> Any:
+def parse_value(value: str) -> Any:
     """The value of an assignment: JSON, or a bare word."""
     try:
         return json.loads(value)
@@ -101,13 +101,13 @@ def plain(value: str) -> Any:
         return value
 
 
-def assigned(sections: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+def apply_assignments(sections: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
     """What edit.apply makes of sections, without the slow reading and writing of YAML."""
     edited = copy.deepcopy(sections)
     for assignment in assignments:
         key, _, value = assignment.partition("=")
         *parents, last = key.split(".")
-        reduce(dict.__getitem__, parents, edited)[last] = plain(value)
+        reduce(dict.__getitem__, parents, edited)[last] = parse_value(value)
     return edited
 
 
@@ -123,7 +123,7 @@ def test_the_sweep_of_start_shares_is_sound(full_params: dict[str, Any]) -> None
     assert layout is not None and list(read_targets(file)) == ["evaluate@warmup"]
     shares = []
     for point in points:
-        sections = assigned(full_params, point.assignments)
+        sections = apply_assignments(full_params, point.assignments)
         check(sections)
         shares.append(sections["rounds"]["warmup"].pop("start_share"))
     assert shares == [0, 0.1, 0.25, 0.5, 0.75]
@@ -136,7 +136,7 @@ def test_the_sweep_of_few_queries_is_sound(full_params: dict[str, Any]) -> None:
     table.check_layout(layout, full_params, list(read_targets(file)), where=str(file))
     draws = []
     for point in points:
-        sections = assigned(full_params, point.assignments)
+        sections = apply_assignments(full_params, point.assignments)
         check(sections)
         draws.append((sections["rounds"]["warmup"]["train_share"], sections["rounds"]["warmup"]["split_seed"]))
     assert sorted(draws) == [(share, seed) for share in (0.05, 0.1, 0.25, 0.5, 1) for seed in (0, 1, 2)]
@@ -166,7 +166,7 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: 
     assert all(key.startswith(("pretrain.costa.", "rounds.costa_bm25.")) for key in varied), "what the table's model is made by"
     point_values, remainders, sections = [], [], full_params
     for point in points:
-        params = assigned(sections, point.assignments)
+        params = apply_assignments(sections, point.assignments)
         check(params)
         assert params["pretrain"]["costa"]["steps"] == 2
         assert set(layout.measures) <= set(params["evaluate"]["measures"])
@@ -189,7 +189,7 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: 
     assert len({point.setting for point in points}) * (3 if file.stem in ("figure4", "objectives") else 1) == len(points)
     shutil.copy(checkout / "params.yaml", tmp_path)
     edit.apply(points[-1].assignments, tmp_path / "params.yaml", check)
-    assert read_yaml(tmp_path / "params.yaml") == assigned(read_yaml(checkout / "params.yaml"), points[-1].assignments)
+    assert read_yaml(tmp_path / "params.yaml") == apply_assignments(read_yaml(checkout / "params.yaml"), points[-1].assignments)
 
 
 @pytest.mark.parametrize(

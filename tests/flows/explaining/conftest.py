@@ -40,12 +40,12 @@ def project(retraining: Any, server_url: str) -> Any:
     graph = YAML(typ="safe").load((folder / "dvc.yaml").read_text())
     graph["stages"]["train"]["do"]["params"].append({"data/code.json": ["train"]})
     (folder / "dvc.yaml").write_text(json.dumps(graph))
-    edit(folder, lr=1e-5)
+    edit_round(folder, lr=1e-5)
     retraining.commit()
     return retraining
 
 
-def edit(folder: Path, **entry: Any) -> None:
+def edit_round(folder: Path, **entry: Any) -> None:
     yaml = YAML()
     params = yaml.load((folder / "params.yaml").read_text())
     params["rounds"]["a"].update(entry)
@@ -56,7 +56,7 @@ def edit(folder: Path, **entry: Any) -> None:
 @pytest.fixture
 def set_round(project: Any) -> Callable[..., None]:
     """Parameters of round a."""
-    return lambda **entry: edit(project.folder, **entry)
+    return lambda **entry: edit_round(project.folder, **entry)
 
 
 @pytest.fixture

@@ -119,16 +119,16 @@ def test_the_seed_noise_that_an_answer_bears_is_told() -> None:
 def test_a_loss_of_several_batches_is_told() -> None:
     """The search is for one batch; where a prefix costs a part of the drop, beyond the noise, a second one is likely."""
 
-    def told(part: float) -> str:
+    def report(part: float) -> str:
         result = Culprit(2, 0.99, drop=-0.12, error=0.01, queries=80, tried=[Tried(1, -0.001, 0.01), Tried(2, part, 0.01)])
         return told_of(result, Range(NAMES, 0, 4), what="AP of a", trained=4)
 
     assert (
         "the first 2 batches account for -0.0600 of -0.1200, so more than one batch may be bad: leave b01 out, and search again\n"
-        in told(-0.06)
+        in report(-0.06)
     )
     for within_noise in (-0.11, -0.12, -0.15, -0.016):
-        assert "more than one batch" not in told(within_noise)
+        assert "more than one batch" not in report(within_noise)
 
 
 def test_differences_are_paired() -> None:
@@ -168,18 +168,18 @@ def test_a_bisection_leaves_the_data_of_another_alone(dry_run: bool, tmp_path: P
 
 
 @pytest.fixture
-def inbox(project: Any) -> Callable[..., Path]:
+def add_batch(project: Any) -> Callable[..., Path]:
     """A batch of documents with these texts."""
     place = project.folder.parent / "inbox"
     place.mkdir()
 
-    def put(name: str, *texts: float) -> Path:
+    def write_batch(name: str, *texts: float) -> Path:
         (place / name).mkdir()
         lines = [json.dumps({"_id": f"{name}-{number}", "text": str(text)}) + "\n" for number, text in enumerate(texts)]
         (place / name / "corpus.jsonl").write_text("".join(lines))
         return Path(place / name)
 
-    return put
+    return write_batch
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ def test_a_source_that_is_not_here_is_as_the_commit_has_it(tmp_path: Path, monke
     assert (source["dataset"]["source"], bool(source["dataset"]["digest"])) == ("demo", True)
 
 
-def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., Path]) -> None:
+def test_the_bad_batch_of_an_inbox_is_named(project: Any, add_batch: Callable[..., Path]) -> None:
     assert "retraining.yaml: found no batches to search" in project.call("bisect", status=2)[1]
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
-    inbox("w1", 0.5)
+    add_batch("w1", 0.5)
     assert "bisect: batches to search: found 1, expected at least two" in project.call("bisect", "--model", "a", status=2)[1]
-    inbox("w2", -5.0)
+    add_batch("w2", -5.0)
     assert "bisect: there is no champion yet" in project.call("bisect", status=2)[1]
     assert "--bad w9: no such batch in the inbox, expected one of w1, w2" in project.call("bisect", "--bad", "w9", status=2)[1]
     error = project.call("bisect", "--model", "a", "--measure", "nDCG@7", status=2)[1]
@@ -227,10 +227,10 @@ def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., P
     assert not (project.folder / ".retemper/bisect/tree").exists()
 
 
-def test_a_graph_without_the_training_is_one_line(project: Any, inbox: Callable[..., Path]) -> None:
+def test_a_graph_without_the_training_is_one_line(project: Any, add_batch: Callable[..., Path]) -> None:
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
-    inbox("w1", 0.5)
-    inbox("w2", -5.0)
+    add_batch("w1", 0.5)
+    add_batch("w2", -5.0)
     graph = json.loads((project.folder / "dvc.yaml").read_text())
     for name in ("train", "evaluate"):
         (project.folder / "dvc.yaml").write_text(
@@ -242,11 +242,11 @@ def test_a_graph_without_the_training_is_one_line(project: Any, inbox: Callable[
         assert error.endswith("expected one, since a needs it; commit a dvc.yaml that has it, or name another revision: --follow REV\n")
 
 
-def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inbox: Callable[..., Path]) -> None:
+def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, add_batch: Callable[..., Path]) -> None:
     """Said before anything is trained."""
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
-    inbox("w1", 0.5)
-    inbox("w2", -5.0)
+    add_batch("w1", 0.5)
+    add_batch("w2", -5.0)
     graph = json.loads((project.folder / "dvc.yaml").read_text())
     del graph["stages"]["retrieve"]
     (project.folder / "dvc.yaml").write_text(json.dumps(graph))
@@ -264,7 +264,7 @@ def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inb
     assert (project.folder / ".retemper/bisect/tree").exists(), "its finished pieces are resumed"
 
 
-def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, inbox: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, add_batch: Callable[..., Path], tmp_path: Path) -> None:
     """Its trees are gone by then."""
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
     remote, away = tmp_path / "remote", tmp_path / "away"
@@ -272,8 +272,8 @@ def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, in
     project.call("run")
     project.commit()
     remote.rename(away)
-    inbox("w1", 0.5)
-    inbox("w2", -5.0)
+    add_batch("w1", 0.5)
+    add_batch("w2", -5.0)
     out, _ = project.call("bisect", "--model", "a")
     assert "bad batch: w2" in out
     assert out.count("remote team is unavailable, so nothing is pulled: ") == 1, "not with every retraining"
@@ -284,13 +284,13 @@ def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, in
 
 
 @pytest.mark.heavy
-def test_what_came_after_the_champion_is_searched(project: Any, inbox: Callable[..., Path]) -> None:
+def test_what_came_after_the_champion_is_searched(project: Any, add_batch: Callable[..., Path]) -> None:
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
     project.commit()
-    inbox("w1", 0.5)
+    add_batch("w1", 0.5)
     assert project.retrain() == "retraining promoted: a is the first champion"
     for name, text in (("w2", 0.5), ("w3", 0.51), ("w4", -5.0), ("w5", 0.5)):
-        inbox(name, text)
+        add_batch(name, text)
     assert project.retrain().startswith("retraining refused")
     out, _ = project.call("bisect", "--dry-run")
     assert "4 batches, w2 to w5: retrainings: 2, and the two ends if they are not in the cache" in out

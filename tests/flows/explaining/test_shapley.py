@@ -16,7 +16,7 @@ def game(names: list[str], seed: int) -> dict[frozenset[str], Fraction]:
     return {subset: Fraction(draw.uniform(-1, 1)) for subset in subsets}
 
 
-def single(names: list[str]) -> list[Group]:
+def singletons(names: list[str]) -> list[Group]:
     return [frozenset({name}) for name in names]
 
 
@@ -29,7 +29,7 @@ def test_values_are_the_mean_gain_over_all_orders(count: int) -> None:
     for order in all_orders:
         for place, name in enumerate(order):
             expected[name] += (worth[frozenset(order[: place + 1])] - worth[frozenset(order[:place])]) / len(all_orders)
-    result = shares(single(names), worth.__getitem__)
+    result = shares(singletons(names), worth.__getitem__)
     assert {name: result[frozenset({name})].value for name in names} == expected
     assert sum(share.value for share in result.values()) == worth[frozenset(names)] - worth[frozenset()], "exactly, not nearly"
 
@@ -37,7 +37,7 @@ def test_values_are_the_mean_gain_over_all_orders(count: int) -> None:
 def test_a_case_by_hand() -> None:
     """Two factors that only help together (+6), and one that does nothing: 3, 3, 0."""
     worth = {coalition: Fraction(6 * (coalition >= {"a", "b"})) for coalition in game(["a", "b", "c"], 0)}
-    assert [share.value for share in shares(single(["a", "b", "c"]), worth.__getitem__).values()] == [3, 3, 0]
+    assert [share.value for share in shares(singletons(["a", "b", "c"]), worth.__getitem__).values()] == [3, 3, 0]
 
 
 def test_many_factors_are_sampled_and_still_add_up() -> None:
@@ -49,14 +49,14 @@ def test_many_factors_are_sampled_and_still_add_up() -> None:
         coalitions.add(coalition)
         return worth[coalition]
 
-    result = shares(single(names), value)
+    result = shares(singletons(names), value)
     assert sum(share.value for share in result.values()) == worth[frozenset(names)]
-    assert coalitions == set(needed_coalitions(single(names)))
-    exact = {group: shapley._exact(group, single(names), worth.__getitem__) for group in single(names)}
+    assert coalitions == set(needed_coalitions(singletons(names)))
+    exact = {group: shapley._exact(group, singletons(names), worth.__getitem__) for group in singletons(names)}
     for group, share in result.items():
         assert share.sampling > 0
         assert abs(float(share.value - exact[group])) < 4 * share.sampling
-    assert shares(single(names), value) == result, "the same orders each time"
+    assert shares(singletons(names), value) == result, "the same orders each time"
 
 
 def test_groups_count_as_one_factor() -> None:
@@ -69,7 +69,7 @@ def test_groups_count_as_one_factor() -> None:
 
 
 def test_the_pair_that_is_refused_apart_is_merged() -> None:
-    groups = single(["data", "parameters", "code"])
+    groups = singletons(["data", "parameters", "code"])
     apart = [subset for subset in needed_coalitions(groups) if ("parameters" in subset) != ("code" in subset)]
     merged = merge_pair(groups, apart)
     assert merged == [frozenset({"data"}), frozenset({"parameters", "code"})]

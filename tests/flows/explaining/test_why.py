@@ -29,13 +29,13 @@ def run_twice(project: Any, change: Callable[[], object]) -> None:
     project.commit()
 
 
-def value(texts: list[float], lr: float, bonus: float, *, seed: int = 0) -> float:
+def dev_score(texts: list[float], lr: float, bonus: float, *, seed: int = 0) -> float:
     """What the toy's model scores on dev."""
     mean = sum(texts) / len(texts)
     return mean * (1 + bonus) + 1000 * lr * mean + seed % 7000 / 1e6 + QUERIES
 
 
-def by_orders(worth: Callable[[frozenset[str]], float], names: list[str]) -> dict[str, float]:
+def reference_values(worth: Callable[[frozenset[str]], float], names: list[str]) -> dict[str, float]:
     """Shapley values as the mean over all orders of what each name adds."""
     gains: dict[str, list[float]] = {name: [] for name in names}
     for order in itertools.permutations(names):
@@ -61,14 +61,14 @@ def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callab
 
         def worth(coalition: frozenset[str], seed: int = seed) -> float:
             texts, lr = new if "data" in coalition else old, 3e-5 if "parameters" in coalition else 1e-5
-            return value(texts, lr, 0.25 if "code" in coalition else 0, seed=seed)
+            return dev_score(texts, lr, 0.25 if "code" in coalition else 0, seed=seed)
 
-        parts[seed] = by_orders(worth, ["data", "parameters", "code"])
+        parts[seed] = reference_values(worth, ["data", "parameters", "code"])
     rows = {row["factor"]: row for row in answer["rows"]}
     for name, first in parts[1000].items():
         assert rows[name]["contribution"] == pytest.approx((first + parts[2000][name]) / 2, abs=1e-12)
     assert list(rows) == [*parts[1000], "seed"]
-    assert answer["difference"] == pytest.approx(value(new, 3e-5, 0.25) - value(old, 1e-5, 0), abs=1e-12)
+    assert answer["difference"] == pytest.approx(dev_score(new, 3e-5, 0.25) - dev_score(old, 1e-5, 0), abs=1e-12)
     assert sum(row["contribution"] for row in answer["rows"]) == pytest.approx(answer["difference"], abs=1e-15)
 
 
@@ -83,9 +83,11 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
 
     def worth(coalition: frozenset[str]) -> float:
-        return value(new if "data" in coalition else old, 1e-5, 0.25 if "code" in coalition else 0)
+        return dev_score(new if "data" in coalition else old, 1e-5, 0.25 if "code" in coalition else 0)
 
-    assert {row["factor"]: row["contribution"] for row in answer["rows"]} == pytest.approx(by_orders(worth, ["data", "code"]), abs=1e-12)
+    assert {row["factor"]: row["contribution"] for row in answer["rows"]} == pytest.approx(
+        reference_values(worth, ["data", "code"]), abs=1e-12
+    )
     assert answer["old_value"] == pytest.approx(worth(frozenset()), abs=1e-12)
     assert answer["new_value"] == pytest.approx(worth(frozenset({"data", "code"})), abs=1e-12)
     assert sum(row["contribution"] for row in answer["rows"]) == pytest.approx(answer["difference"], abs=1e-15)

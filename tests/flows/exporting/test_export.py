@@ -36,13 +36,13 @@ def send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Export, R
     """Exports from an empty folder; no warning is expected."""
     monkeypatch.chdir(tmp_path)
 
-    def sent(settings: Export, record: Record) -> list[str]:
+    def export_record(settings: Export, record: Record) -> list[str]:
         warnings: list[str] = []
         targets = export(tmp_path, settings, record, warn=warnings.append)
         assert warnings == []
         return targets
 
-    return sent
+    return export_record
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///mlflow.db", "mlruns"])
@@ -193,10 +193,10 @@ def test_whatever_goes_wrong_is_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     warnings: list[str] = []
 
-    def wrong() -> None:
+    def fail() -> None:
         raise ValueError("two\nlines")
 
-    monkeypatch.setattr(exporting, "gather", lambda *_: wrong())
+    monkeypatch.setattr(exporting, "gather", lambda *_: fail())
     assert export_run(tmp_path, Export(tensorboard=TensorBoard()), warnings.append) == []
     assert warnings == ["this run was not exported: ValueError: two lines"]
     assert export_run(tmp_path, Export(), warnings.append) == [], "no target: nothing is even looked at"

@@ -55,13 +55,13 @@ def test_a_known_bias_is_measured_and_the_order_of_relevance_comes_back(tmp_path
     raw = [relevance(log.counts[pair], power_law(RANKS, 0), 100.0) for pair in pairs]
     assert spearmanr(true, unbiased).statistic > 0.95
 
-    def wrong(estimate: list[float]) -> float:
+    def misordered_share(estimate: list[float]) -> float:
         """The share of pairs of one query, one more relevant, that come in the wrong order."""
         value = dict(zip(pairs, estimate, strict=True))
         unequal = [(a, b) for a in pairs for b in pairs if a[0] == b[0] and relevant[a] > relevant[b]]
         return sum(value[a] <= value[b] for a, b in unequal) / len(unequal)
 
-    assert wrong(unbiased) < 0.03 < 0.08 < wrong(raw)
+    assert misordered_share(unbiased) < 0.03 < 0.08 < misordered_share(raw)
     assert abs(sum(unbiased) - sum(true)) / len(true) < 0.02, "unbiased"
     assert abs(sum(raw) - sum(true)) / len(true) > 0.2
 

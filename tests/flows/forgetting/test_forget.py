@@ -23,7 +23,7 @@ from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.text.plain import digest
 
 
-def texts_of(path: Path) -> str:
+def text_of(path: Path) -> str:
     """A file as text, Parquet as the text of its cells."""
     content = path.read_bytes()
     if content[:4] != b"PAR1":
@@ -35,97 +35,99 @@ def places_of(text: str, *folders: Path) -> set[str]:
     """Every file below `folders`, hidden ones too but git's objects, that has a text, plain or escaped."""
     forms = (text, json.dumps(text)[1:-1])
     files = (file for folder in folders for file in folder.rglob("*") if file.is_file() and ".git" not in file.parts)
-    return {str(file) for file in files if any(form in texts_of(file) for form in forms)}
+    return {str(file) for file in files if any(form in text_of(file) for form in forms)}
 
 
-def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny_corpus: Any, tmp_path: Path) -> None:
+def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(dvc_project: Any, tiny_corpus: Any, tmp_path: Path) -> None:
     team = tmp_path / "remote"
-    assert cached.retemper("remote", "add", "team", str(team)).status == 0
+    assert dvc_project.retemper("remote", "add", "team", str(team)).status == 0
     subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
     query, document = next(iter(tiny_corpus.qrels["train"].items()))
     other_document = next(reversed(tiny_corpus.documents))
     secret, query_text = tiny_corpus.documents[document][1], tiny_corpus.queries["train"][query]
-    cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
-    cached.write(".retemper/scratch/reranker/texts.bin", secret)
-    cached.write(".retemper/shards/of-someone.npy", b"vectors")
-    cached.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [query_text]}}))
-    cached.write(".retemper/serving/8080/champion-1/index/index.faiss", b"vectors")
-    cached.write(".retemper/preview/data/documents.parquet", b"packed")
-    cached.write(".retemper/extra/other/shards/0.npy", b"vectors")
-    cached.write(".retemper/extra/other/systems.lock", "schema: '2.0'")
-    stray = cached.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
+    dvc_project.write(".retemper/logs/odd.log", f"a log that shows {secret}")
+    dvc_project.write(".retemper/scratch/reranker/texts.bin", secret)
+    dvc_project.write(".retemper/shards/of-someone.npy", b"vectors")
+    dvc_project.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [query_text]}}))
+    dvc_project.write(".retemper/serving/8080/champion-1/index/index.faiss", b"vectors")
+    dvc_project.write(".retemper/preview/data/documents.parquet", b"packed")
+    dvc_project.write(".retemper/extra/other/shards/0.npy", b"vectors")
+    dvc_project.write(".retemper/extra/other/systems.lock", "schema: '2.0'")
+    stray = dvc_project.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
     stray.parent.mkdir(exist_ok=True)
     stray.write_text(f"an old page with {secret[:80]} ...")
-    shutil.copytree(cached.folder / "beir", tmp_path / "beir")
-    assert len(places_of(secret, cached.folder, team)) >= 6
-    before = cached.state()
-    dry_run = cached.retemper("forget", document, query, "--dry-run")
+    shutil.copytree(dvc_project.folder / "beir", tmp_path / "beir")
+    assert len(places_of(secret, dvc_project.folder, team)) >= 6
+    before = dvc_project.state()
+    dry_run = dvc_project.retemper("forget", document, query, "--dry-run")
     assert dry_run.status == 0, dry_run
-    assert cached.state() == before, "a dry run changes nothing"
+    assert dvc_project.state() == before, "a dry run changes nothing"
     assert "data/embeddings/warmup" in dry_run.out and "remote team" in dry_run.out
     assert "data/encoders" not in dry_run.out, "weights are told by what saw the record"
     assert "train@" in dry_run.out or "tower" in dry_run.out
-    result = cached.retemper("forget", document)
+    result = dvc_project.retemper("forget", document)
     assert (result.status, len(result.err.strip().splitlines())) == (2, 1)
 
-    result = cached.retemper("forget", document, query, "--yes")
+    result = dvc_project.retemper("forget", document, query, "--yes")
     assert result.status == 0, result
-    assert places_of(secret, cached.folder, team) == set()
-    assert [name for name in places_of(query_text, cached.folder, team) if "queries" in name or name.endswith(".jsonl")] == []
-    for folder in (cached.folder / ".dvc/cache", team):
+    assert places_of(secret, dvc_project.folder, team) == set()
+    assert [name for name in places_of(query_text, dvc_project.folder, team) if "queries" in name or name.endswith(".jsonl")] == []
+    for folder in (dvc_project.folder / ".dvc/cache", team):
         for file in (folder / "files/md5").rglob("*"):
             if file.is_file() and file.read_bytes()[:4] == b"PAR1":
                 columns = pq.read_table(file)
                 assert not any(document in columns[name].to_pylist() for name in columns.column_names), file
-    for folder in (cached.folder / ".dvc/cache", team):
+    for folder in (dvc_project.folder / ".dvc/cache", team):
         notes = [note.read_text() for note in (folder / "forgotten").iterdir()]
         assert notes and all(mark("document", document) in note and "Objects removed: " in note for note in notes), "for other projects"
-    assert not (cached.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
-    assert not (cached.folder / ".retemper/serving").exists(), "a server has read it"
-    assert not (cached.folder / ".retemper/preview").exists(), "a sample of the corpus"
-    extra = cached.folder / ".retemper/extra/other"
+    assert not (dvc_project.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
+    assert not (dvc_project.folder / ".retemper/serving").exists(), "a server has read it"
+    assert not (dvc_project.folder / ".retemper/preview").exists(), "a sample of the corpus"
+    extra = dvc_project.folder / ".retemper/extra/other"
     assert [path.name for path in extra.iterdir()] == ["systems.lock"], "vectors go, and what tells gc of results stays"
     assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}
     assert document not in Path("forgotten.txt").read_text()
-    assert (cached.folder / "data/encoders/warmup").is_dir()
-    lines = (cached.folder / "beir/corpus.jsonl").read_text().splitlines()
+    assert (dvc_project.folder / "data/encoders/warmup").is_dir()
+    lines = (dvc_project.folder / "beir/corpus.jsonl").read_text().splitlines()
     assert len(lines) == 59 and any(f'"{other_document}"' in line for line in lines)
 
-    shutil.rmtree(cached.folder / "beir")
-    shutil.copytree(tmp_path / "beir", cached.folder / "beir")  # a source that brings it again
+    shutil.rmtree(dvc_project.folder / "beir")
+    shutil.copytree(tmp_path / "beir", dvc_project.folder / "beir")  # a source that brings it again
     for out in ("corpus", "negatives/none", "negatives/random", "negatives/official"):
-        shutil.rmtree(cached.folder / "data" / out, ignore_errors=True)
-    assert "2 records excluded from the source" in cached.stage("prepare").out
-    assert document not in pq.read_table(cached.folder / "data/corpus/documents.parquet")["id"].to_pylist()
-    result = cached.retemper("forget", "--yes")
+        shutil.rmtree(dvc_project.folder / "data" / out, ignore_errors=True)
+    assert "2 records excluded from the source" in dvc_project.stage("prepare").out
+    assert document not in pq.read_table(dvc_project.folder / "data/corpus/documents.parquet")["id"].to_pylist()
+    result = dvc_project.retemper("forget", "--yes")
     assert result.status == 0, result
-    assert places_of(secret, cached.folder, team) == set(), "the list alone takes it out of the source again"
+    assert places_of(secret, dvc_project.folder, team) == set(), "the list alone takes it out of the source again"
 
 
 def test_what_cannot_be_written_to_is_refused_before_anything_is_removed(
-    cached: Any, tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dvc_project: Any, tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root may write anywhere, so permissions are patched."""
-    assert cached.retemper("remote", "add", "team", str(tmp_path / "remote")).status == 0
+    assert dvc_project.retemper("remote", "add", "team", str(tmp_path / "remote")).status == 0
     subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
-    (cached.folder / ".dvc/cache/runs").mkdir(exist_ok=True)
+    (dvc_project.folder / ".dvc/cache/runs").mkdir(exist_ok=True)
     forget = ("forget", next(iter(tiny_corpus.documents)), "--yes")
-    assert cached.retemper(*forget, "--dry-run").status == 0
-    before = cached.state()
+    assert dvc_project.retemper(*forget, "--dry-run").status == 0
+    before = dvc_project.state()
     for words, denied in ((("gc",), "runs"), (forget, "runs"), (forget, "remote")):
         monkeypatch.setattr(os, "access", lambda path, _, denied=denied: Path(path).name != denied)
-        result = cached.retemper(*words)
+        result = dvc_project.retemper(*words)
         assert result.status == 2 and "no permission to write to " in result.err, result
         assert "from which this command removes; nothing was changed; give " in result.err.splitlines()[-1]
-        assert cached.state() == before and "removed:" not in result.out
+        assert dvc_project.state() == before and "removed:" not in result.out
 
 
 @pytest.mark.parametrize("place", ["corpus", "check"])
-def test_a_killed_forgetting_is_finished_by_the_next(cached: Any, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_a_killed_forgetting_is_finished_by_the_next(
+    dvc_project: Any, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     """Killed when half of a corpus is gone, or before the final check: its source and listing no longer have the text."""
     document = next(iter(tiny_corpus.qrels["train"].values()))
     secret = tiny_corpus.documents[document][1]
-    cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
+    dvc_project.write(".retemper/logs/odd.log", f"a log that shows {secret}")
     table = object_path(Path(".dvc/cache/files/md5").absolute(), file_md5(Path("data/corpus/documents.parquet")))
     unlink = Path.unlink
 
@@ -142,23 +144,23 @@ def test_a_killed_forgetting_is_finished_by_the_next(cached: Any, tiny_corpus: A
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(*((Path, "unlink", unlink_or_die) if place == "corpus" else (forget, "check", die)))
-        cached.retemper("forget", document, "--yes")
-    assert secret not in (cached.folder / "beir/corpus.jsonl").read_text()
-    assert places_of(secret, cached.folder) - {str(cached.folder / forget.FOUND)}
-    result = cached.retemper("forget", "--yes")
+        dvc_project.retemper("forget", document, "--yes")
+    assert secret not in (dvc_project.folder / "beir/corpus.jsonl").read_text()
+    assert places_of(secret, dvc_project.folder) - {str(dvc_project.folder / forget.FOUND)}
+    result = dvc_project.retemper("forget", "--yes")
     assert result.status == 0, result
-    assert places_of(secret, cached.folder) == set() and "neither in the cache" not in result.out
+    assert places_of(secret, dvc_project.folder) == set() and "neither in the cache" not in result.out
     assert not forget.FOUND.exists()
 
 
-def test_an_unknown_id_and_an_empty_list_are_one_line(cached: Any) -> None:
+def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
     for arguments, message in ((("zebra",), "zebra: no corpus"), ((), "no record is listed")):
-        result = cached.retemper("forget", *arguments, "--dry-run")
+        result = dvc_project.retemper("forget", *arguments, "--dry-run")
         assert (result.status, len(result.err.strip().splitlines())) == (2, 1), result
         assert message in result.err
 
 
-def put(objects: Path, write: Any, ending: str = "") -> str:
+def add(objects: Path, write: Any, ending: str = "") -> str:
     """Add an object; returns its digest."""
     written = objects / "written"
     write(written)
@@ -174,26 +176,26 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def corpus(store: Store, texts: dict[str, str]) -> str:
+def add_corpus(store: Store, texts: dict[str, str]) -> str:
     """A corpus of these documents and one query in the store; its digest."""
     tables = {
         "documents.parquet": (DOCUMENTS, [{"id": i, "title": "", "text": text} for i, text in texts.items()]),
         "queries/train.parquet": (QUERIES, [{"id": "q1", "text": "who", "answers": []}]),
     }
     files = {
-        file: put(store.objects, lambda path, schema=schema, rows=rows: write_table(path, schema, [pa.Table.from_pylist(rows, schema)]))
+        file: add(store.objects, lambda path, schema=schema, rows=rows: write_table(path, schema, [pa.Table.from_pylist(rows, schema)]))
         for file, (schema, rows) in tables.items()
     }
-    return listed(store, files)
+    return add_listing(store, files)
 
 
 def documents_of(store: Store, oid: str) -> str:
     return store.listing(oid)["documents.parquet"]
 
 
-def listed(store: Store, files: dict[str, str]) -> str:
+def add_listing(store: Store, files: dict[str, str]) -> str:
     entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
-    return put(store.objects, lambda path: path.write_text(json.dumps(entries)), ".dir")
+    return add(store.objects, lambda path: path.write_text(json.dumps(entries)), ".dir")
 
 
 def entry(own: bool, reads: dict[str, str], **makes: str) -> Entry:
@@ -207,9 +209,9 @@ def entry(own: bool, reads: dict[str, str], **makes: str) -> Entry:
 
 
 def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> None:
-    old, new = corpus(store, {"d1": "secret of one", "d2": "two"}), corpus(store, {"d2": "two"})
-    tokens = listed(store, {"documents/tokens.bin": "t1", "queries/train/tokens.bin": "t2"})
-    clean = listed(store, {"documents/tokens.bin": "t3", "queries/train/tokens.bin": "t2"})
+    old, new = add_corpus(store, {"d1": "secret of one", "d2": "two"}), add_corpus(store, {"d2": "two"})
+    tokens = add_listing(store, {"documents/tokens.bin": "t1", "queries/train/tokens.bin": "t2"})
+    clean = add_listing(store, {"documents/tokens.bin": "t3", "queries/train/tokens.bin": "t2"})
     entries = [
         entry(True, {}, corpus=old),
         entry(False, {}, corpus=new),
@@ -230,7 +232,7 @@ def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> N
 
 
 def test_the_same_id_of_another_projects_data_is_another_record(store: Store) -> None:
-    ours, theirs, copy = (corpus(store, {"d1": "ours"} | more) for more in ({}, {"d1": "theirs"}, {"d2": "two"}))
+    ours, theirs, copy = (add_corpus(store, {"d1": "ours"} | more) for more in ({}, {"d1": "theirs"}, {"d2": "two"}))
     entries = [entry(True, {}, corpus=ours), entry(False, {}, corpus=theirs), entry(False, {}, pseudo=copy)]
     result = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
     assert result.outs == {("data/corpus", ours), ("data/pseudo", copy)}
@@ -238,8 +240,8 @@ def test_the_same_id_of_another_projects_data_is_another_record(store: Store) ->
 
 
 def test_the_same_text_under_another_id_is_named(store: Store) -> None:
-    ours, older, theirs = (corpus(store, {"d1": "who", **more}) for more in ({"d2": "who", "d3": "x"}, {"d4": "who"}, {"d5": "who"}))
-    free = corpus(store, {"d6": "who"})
+    ours, older, theirs = (add_corpus(store, {"d1": "who", **more}) for more in ({"d2": "who", "d3": "x"}, {"d4": "who"}, {"d5": "who"}))
+    free = add_corpus(store, {"d6": "who"})
     entries = [entry(own, {}, corpus=oid) for own, oid in ((True, ours), (True, older), (False, theirs), (True, free))]
     marks = {mark("document", "d1"), mark("document", "d4")}
     result = holdings.find(entries, store, marks, kinds=["document"])
@@ -249,7 +251,7 @@ def test_the_same_text_under_another_id_is_named(store: Store) -> None:
 
 
 def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    oid = corpus(store, {f"d{number}": f"text {number}" for number in range(20_000)})
+    oid = add_corpus(store, {f"d{number}": f"text {number}" for number in range(20_000)})
     monkeypatch.setattr(pq, "read_table", pytest.fail)  # the whole of it in memory
     result = holdings.holders([entry(True, {}, corpus=oid)], store, {mark("document", "d5"), mark("document", "d19999")})
     assert (result.ids, result.texts) == ({"d5", "d19999"}, {"text 5", "text 19999"}), "of the first and of the last batch"
@@ -257,7 +259,7 @@ def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.Mo
 
 def test_a_corrupt_object_is_read_from_a_remote(store: Store, tmp_path: Path) -> None:
     """A corpus whose documents differ by a byte would seem to hold no record."""
-    oid = corpus(store, {"d1": "secret of one"})
+    oid = add_corpus(store, {"d1": "secret of one"})
     local_file, remote_file = object_path(store.objects, documents_of(store, oid)), tmp_path / "remote"
     local_file.rename(remote_file)
     write_table(local_file, DOCUMENTS, [])
@@ -265,12 +267,12 @@ def test_a_corrupt_object_is_read_from_a_remote(store: Store, tmp_path: Path) ->
     result = holdings.find(entries, store, marks, kinds=["document"])
     assert (result.texts, len(result.unread)) == (set(), 1)
 
-    def remote(file: Path) -> Store:
+    def store_with_remote(file: Path) -> Store:
         places = SimpleNamespace(fs=SimpleNamespace(cat_file=lambda path: Path(path).read_bytes()))
         return Store(store.objects, [Remote("origin", places, None, "", {documents_of(store, oid): str(file)})])
 
-    assert holdings.find(entries, remote(remote_file), marks, kinds=["document"]).texts == {"secret of one"}
-    assert len(holdings.find(entries, remote(local_file), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
+    assert holdings.find(entries, store_with_remote(remote_file), marks, kinds=["document"]).texts == {"secret of one"}
+    assert len(holdings.find(entries, store_with_remote(local_file), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
 
 
 def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:

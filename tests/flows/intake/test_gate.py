@@ -36,18 +36,18 @@ TABLES = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data set without a dev split."""
     monkeypatch.chdir(tmp_path)
-    put(tmp_path / "base", DATA | TRAIN)
+    write_files(tmp_path / "base", DATA | TRAIN)
     (tmp_path / "inbox").mkdir()
     return tmp_path
 
 
-def put(folder: Path, files: dict[str, str]) -> None:
+def write_files(folder: Path, files: dict[str, str]) -> None:
     (folder / "qrels").mkdir(parents=True)
     for name, text in files.items():
         (folder / name).write_text(text)
 
 
-def taken(project: Path, mode: str = "append") -> dict[str, Batch]:
+def take_batches(project: Path, mode: str = "append") -> dict[str, Batch]:
     """What became of each batch; what is trained on must pass prepare."""
     outcome = take_in(Intake.model_validate({"inbox": "inbox", "mode": mode}), "beir:base", project, say=lambda _: None)
     sections = json.loads(Path("params.yaml").read_text()) if Path("params.yaml").exists() else {}
@@ -64,29 +64,29 @@ def taken(project: Path, mode: str = "append") -> dict[str, Batch]:
 
 def test_a_split_needs_a_relevant_document_in_the_batch_or_in_the_data_set(project: Path) -> None:
     queries = {"queries.jsonl": '{"_id": "q2", "text": "not one"}\n'}
-    put(project / "inbox/1", queries | {"qrels/dev.tsv": f"{HEADER}q2\td1\t0\n"})
-    put(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t1\n", "qrels/test.tsv": HEADER})
-    batches = taken(project)
+    write_files(project / "inbox/1", queries | {"qrels/dev.tsv": f"{HEADER}q2\td1\t0\n"})
+    write_files(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t1\n", "qrels/test.tsv": HEADER})
+    batches = take_batches(project)
     assert batches["1"].wrong == (
         f"1 split without a relevant document: {project / 'inbox/1/qrels/dev.tsv'}: would leave split dev without a relevant document, "
         "every grade is 0 or less; expected a grade above 0, here or in the data set",
     )
     assert batches["2"].state == "accepted", "a file without a judgment makes no split"
-    put(project / "inbox/3", {"queries.jsonl": '{"_id": "q4", "text": "four"}\n', "qrels/dev.tsv": f"{HEADER}q4\td1\t1\n"})
-    assert {batch.state for batch in taken(project).values()} == {"accepted"}, "it came with a later batch"
+    write_files(project / "inbox/3", {"queries.jsonl": '{"_id": "q4", "text": "four"}\n', "qrels/dev.tsv": f"{HEADER}q4\td1\t1\n"})
+    assert {batch.state for batch in take_batches(project).values()} == {"accepted"}, "it came with a later batch"
 
 
 def test_a_judgment_that_prepare_drops_makes_no_split(project: Path) -> None:
     Path("params.yaml").write_text(json.dumps({"prepare": {"unknown_documents": "drop"}}))
-    put(project / "inbox/1", {"qrels/dev.tsv": f"{HEADER}q9\td1\t1\nq1\td9\t1\n"})
-    assert "1 split without a relevant document" in taken(project)["1"].reason
+    write_files(project / "inbox/1", {"qrels/dev.tsv": f"{HEADER}q9\td1\t1\nq1\td9\t1\n"})
+    assert "1 split without a relevant document" in take_batches(project)["1"].reason
 
 
 def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
-    put(project / "inbox/1", TABLES | {"qrels/test.csv": ""})
-    put(project / "inbox/2", TABLES | {"corpus.csv": "\ufeff\n,\n"})
+    write_files(project / "inbox/1", TABLES | {"qrels/test.csv": ""})
+    write_files(project / "inbox/2", TABLES | {"corpus.csv": "\ufeff\n,\n"})
     for mode in ("append", "replace"):
-        batches = taken(project, mode)
+        batches = take_batches(project, mode)
         expected = "empty, expected a header and rows below it"
         assert batches["1"].wrong == (f"1 empty part: {project / 'inbox/1/qrels/test.csv'}: {expected}",)
         assert batches["2"].lines[0] == f"{project / 'inbox/2/corpus.csv'}: {expected}"
@@ -114,8 +114,8 @@ def test_a_batch_that_replaces_the_data_set_is_a_whole_one(
     project: Path, files: dict[str, str], params: dict[str, object], reason: str
 ) -> None:
     Path("params.yaml").write_text(json.dumps(params))
-    put(project / "inbox/1", files)
-    batch = taken(project, "replace")["1"]
+    write_files(project / "inbox/1", files)
+    batch = take_batches(project, "replace")["1"]
     assert reason.replace("PATH", str(project / "inbox/1")) in batch.reason
     assert batch.state == ("quarantined" if reason else "accepted")
 
@@ -145,8 +145,8 @@ def test_a_batch_may_not_take_the_last_relevant_document_of_a_split(
 ) -> None:
     """By a grade, an empty text, or a leak that prepare drops."""
     Path("params.yaml").write_text(json.dumps({"prepare": prepare}))
-    put(project / "inbox/1", files)
-    batch = taken(project)["1"]
+    write_files(project / "inbox/1", files)
+    batch = take_batches(project)["1"]
     if "empty parts" in reason:
         reason = reason.replace("PATH/", f"{project}/inbox/1/")
     assert batch.reason.startswith(reason.replace("PATH", f"{project}/inbox/1{file}")), batch.reason
@@ -155,11 +155,11 @@ def test_a_batch_may_not_take_the_last_relevant_document_of_a_split(
 
 def test_batches_count_in_the_order_of_the_merge(project: Path) -> None:
     """Whichever was there first: the relevant pair of batch 2 is not undone by a batch 1 that came later."""
-    put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "qrels/train.tsv": f"{HEADER}q1\td2\t1\n"})
-    assert taken(project)["2"].state == "accepted"
-    put(project / "inbox/1", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t0\n"})
-    put(project / "inbox/3", {"qrels/train.tsv": f"{HEADER}q1\td2\t-1\n"})
-    batches = taken(project)
+    write_files(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "qrels/train.tsv": f"{HEADER}q1\td2\t1\n"})
+    assert take_batches(project)["2"].state == "accepted"
+    write_files(project / "inbox/1", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t0\n"})
+    write_files(project / "inbox/3", {"qrels/train.tsv": f"{HEADER}q1\td2\t-1\n"})
+    batches = take_batches(project)
     assert {name: batch.state for name, batch in batches.items()} == {"1": "accepted", "2": "accepted", "3": "quarantined"}
     assert BARE.replace("PATH", f"{project}/inbox/3/qrels/train.tsv") in batches["3"].reason
 
@@ -172,11 +172,13 @@ def test_of_what_the_data_set_says_twice_the_later_counts(project: Path) -> None
     with (project / "base/corpus.jsonl").open("a") as handle:
         handle.write('{"_id": "d2", "text": ""}\n{"_id": "d2", "text": "two"}\n')
     question = (project / "base/queries.jsonl").read_text().splitlines()[0].split('"text": ')[1]
-    put(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q4", "text": {question}\n', "qrels/train.tsv": f"{HEADER}q4\td2\t1\n"})
-    put(project / "inbox/2", {"qrels/dev.tsv": f"{HEADER}q3\td2\t1\n"})
-    put(project / "inbox/3", {"queries.jsonl": '{"_id": "q5", "text": "What is one?"}\n', "qrels/train.tsv": f"{HEADER}q5\td1\t1\n"})
-    put(project / "inbox/4", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"})
-    batches = taken(project)
+    write_files(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q4", "text": {question}\n', "qrels/train.tsv": f"{HEADER}q4\td2\t1\n"})
+    write_files(project / "inbox/2", {"qrels/dev.tsv": f"{HEADER}q3\td2\t1\n"})
+    write_files(
+        project / "inbox/3", {"queries.jsonl": '{"_id": "q5", "text": "What is one?"}\n', "qrels/train.tsv": f"{HEADER}q5\td1\t1\n"}
+    )
+    write_files(project / "inbox/4", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"})
+    batches = take_batches(project)
     assert {name: batch.state for name, batch in batches.items()} == {"1": "accepted", "2": "accepted", "3": "accepted", "4": "quarantined"}
     assert "query 'q2' has the text of a query of train" in batches["4"].reason
 
@@ -184,18 +186,18 @@ def test_of_what_the_data_set_says_twice_the_later_counts(project: Path) -> None
 def test_what_is_forgotten_is_not_there(project: Path) -> None:
     FILE.write_text(f"document {mark('document', 'd2')} 2026-01-01\nquery {mark('query', 'q2')} 2026-01-01\n")
     corpus = '{"_id": "d2", "text": ""}\n'
-    put(project / "inbox/1", {"corpus.jsonl": corpus, "qrels/dev.tsv": f"{HEADER}q1\td2\t1\nq2\td1\t1\n"})
-    put(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t1\n"})
-    batches = taken(project)
+    write_files(project / "inbox/1", {"corpus.jsonl": corpus, "qrels/dev.tsv": f"{HEADER}q1\td2\t1\nq2\td1\t1\n"})
+    write_files(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t1\n"})
+    batches = take_batches(project)
     assert (batches["1"].state, batches["1"].documents, batches["1"].judgments) == ("accepted", 0, {"dev": 0})
     assert "would leave split train without a relevant document, every grade" in batches["2"].reason
 
 
 def test_negatives_of_a_document_that_loses_its_text_are_dropped(project: Path) -> None:
     Path("params.yaml").write_text(json.dumps({"prepare": {"empty_texts": "drop"}}))
-    put(project / "inbox/1", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "negatives.tsv": "query-id\tcorpus-id\nq1\td2\n"})
-    put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": ""}\n'})
-    batches = taken(project)
+    write_files(project / "inbox/1", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "negatives.tsv": "query-id\tcorpus-id\nq1\td2\n"})
+    write_files(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": ""}\n'})
+    batches = take_batches(project)
     assert {batch.state for batch in batches.values()} == {"accepted"}
     assert [batches[name].figures for name in "12"] == [
         "1 document (1 new), 0 queries, 1 negative",
@@ -211,23 +213,23 @@ def test_a_leak_is_one_only_where_prepare_reads_its_judgment(project: Path, prep
     """Query q1 is judged in dev for a document that does not exist, or exists only once batch 2 has come."""
     Path("params.yaml").write_text(json.dumps({"prepare": prepare}))
     queries = {"queries.jsonl": '{"_id": "q3", "text": "three"}\n'}
-    put(project / "inbox/1", queries | {"qrels/dev.tsv": f"{HEADER}q1\td9\t1\nq3\td1\t1\n"})
-    batches = taken(project)
+    write_files(project / "inbox/1", queries | {"qrels/dev.tsv": f"{HEADER}q1\td9\t1\nq3\td1\t1\n"})
+    batches = take_batches(project)
     assert batches["1"].reason.startswith(reason) and (batches["1"].state == "accepted") == (not reason)
-    put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d9", "text": "nine"}\n'})
+    write_files(project / "inbox/2", {"corpus.jsonl": '{"_id": "d9", "text": "nine"}\n'})
     leak = "1 training query that is also in dev or test: query 'q1' is judged in train and in dev or test"
-    assert leak in [batch.reason for batch in taken(project).values()]
+    assert leak in [batch.reason for batch in take_batches(project).values()]
 
 
 @pytest.mark.parametrize("answers", ['"one"', "[1]", '["\\ud800"]', '{"a": 1}'])
 def test_answers_are_what_prepare_takes_for_them(project: Path, answers: str) -> None:
-    put(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q2", "text": "two", "answers": {answers}}}\n'})
-    put(
+    write_files(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q2", "text": "two", "answers": {answers}}}\n'})
+    write_files(
         project / "inbox/2",
         {"queries.jsonl": '{"_id": "q3", "text": "3", "answers": ["x"]}\n{"_id": "q4", "text": "4", "answers": null}\n'},
     )
-    put(project / "inbox/3", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\nq3\td1\t1\nq4\td1\t1\n"})
-    batches = taken(project)
+    write_files(project / "inbox/3", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\nq3\td1\t1\nq4\td1\t1\n"})
+    batches = take_batches(project)
     assert batches["1"].reason.startswith(f"1 malformed line: {project}/inbox/1/queries.jsonl:1: ") and "answer" in batches["1"].reason
     assert batches["2"].state == "accepted"
 
@@ -241,7 +243,7 @@ def test_what_is_said_twice_is_found_in_whatever_blocks_lines_are_read(seed: int
     judgments = [(draw.choice(queries), draw.choice(documents)[0], draw.randrange(2), draw.choice([1.0, 0.5])) for _ in range(25)]
     base = [("d1", "one"), ("d2", "text 2"), ("d3", "text 3")]
     for folder, texts in (("known", base), ("inbox/1", documents)):
-        put(project / folder, {"corpus.jsonl": "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts)})
+        write_files(project / folder, {"corpus.jsonl": "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts)})
     lines = "".join(json.dumps({"_id": name, "text": f"about {n}"}) + "\n" for n, name in enumerate(queries))
     (project / "inbox/1/queries.jsonl").write_text(lines)
     (project / "known/queries.jsonl").write_text("")

@@ -23,7 +23,7 @@ SOURCE = "beir:base"
 Qrels = dict[tuple[str, str], int]
 
 
-def put(folder: Path, documents: dict[str, str] | None = None, queries: dict[str, str] | None = None, **qrels: Qrels) -> Path:
+def write_beir(folder: Path, documents: dict[str, str] | None = None, queries: dict[str, str] | None = None, **qrels: Qrels) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, records in (("corpus", documents), ("queries", queries)):
         if records:
@@ -41,38 +41,38 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     train: Qrels = {("q1", "d1"): 1}
     dev: Qrels = {("q2", "d2"): 1}
-    put(tmp_path / "base", {"d1": "one", "d2": "two"}, {"q1": "What is one?", "q2": "what is  TWO"}, train=train, dev=dev)
+    write_beir(tmp_path / "base", {"d1": "one", "d2": "two"}, {"q1": "What is one?", "q2": "what is  TWO"}, train=train, dev=dev)
     (tmp_path / "inbox").mkdir()
     return tmp_path
 
 
 @pytest.fixture
 def take(project: Path) -> Callable[..., dict[str, Batch]]:
-    def taken(rule: Intake = RULE, source: str = SOURCE) -> dict[str, Batch]:
+    def take_batches(rule: Intake = RULE, source: str = SOURCE) -> dict[str, Batch]:
         return {batch.name: batch for batch in take_in(rule, source, project, say=lambda _: None).batches}
 
-    return taken
+    return take_batches
 
 
-def merged(project: Path) -> list[str]:
+def merged_ids(project: Path) -> list[str]:
     return [json.loads(line)["_id"] for line in (project / ".retemper/dataset/corpus.jsonl").read_text().splitlines()]
 
 
 def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> None:
     folder = project / "inbox"
-    put(folder / "01-good", {"d3": "three"}, {"q3": "what is three"}, train={("q3", "d3"): 1})
-    put(folder / "02-malformed", {"d4": "four"})
+    write_beir(folder / "01-good", {"d3": "three"}, {"q3": "what is three"}, train={("q3", "d3"): 1})
+    write_beir(folder / "02-malformed", {"d4": "four"})
     with (folder / "02-malformed/corpus.jsonl").open("a") as handle:
         handle.write('{"_id": "d5"\n[]\n{"_id": "d6"}\n{"_id": "d4", "text": "again"}\n{"_id": "d7", "text": " "}\n')
-    put(folder / "03-leak", None, {"q9": "What IS two"}, train={("q9", "d1"): 1})
-    put(folder / "04-leak-by-id", None, None, train={("q2", "d1"): 1})
-    put(folder / "05-unknown", None, None, dev={("q2", "d99"): 1, ("q77", "d1"): 1})
-    put(folder / "06-judgments", None, None, dev={("q2", "d1"): 0})
+    write_beir(folder / "03-leak", None, {"q9": "What IS two"}, train={("q9", "d1"): 1})
+    write_beir(folder / "04-leak-by-id", None, None, train={("q2", "d1"): 1})
+    write_beir(folder / "05-unknown", None, None, dev={("q2", "d99"): 1, ("q77", "d1"): 1})
+    write_beir(folder / "06-judgments", None, None, dev={("q2", "d1"): 0})
     (folder / "07-csv/qrels").mkdir(parents=True)
     (folder / "07-csv/corpus.csv").write_text('id,title,text\nd8,"Eight, a title","eight\nlines"\n')
     (folder / "07-csv/queries.csv").write_text("query_id,query\nq8,what is eight\n")
     (folder / "07-csv/qrels/train.csv").write_text("query,doc,grade\nq8,d8,2\n")
-    put(folder / ".08-half", {"d10": "ten"})
+    write_beir(folder / ".08-half", {"d10": "ten"})
     (folder / "09-empty").mkdir()
     (folder / "10-strange").mkdir()
     (folder / "10-strange/data.json").write_text("{}")
@@ -81,7 +81,7 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
     assert {name for name, batch in batches.items() if batch.state == "quarantined"} == {
         "02-malformed", "03-leak", "04-leak-by-id", "05-unknown", "10-strange",
     }  # fmt: skip
-    assert merged(project) == ["d1", "d2", "d3", "d8"]
+    assert merged_ids(project) == ["d1", "d2", "d3", "d8"]
     assert json.loads((project / ".retemper/dataset/corpus.jsonl").read_text().splitlines()[-1])["title"] == "Eight, a title"
     assert (project / ".retemper/dataset/qrels/train.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q3\td3\t1", "q8\td8\t2"]
     assert (project / ".retemper/dataset/qrels/dev.tsv").read_text().splitlines()[1:] == ["q2\td2\t1", "q2\td1\t0"]
@@ -111,7 +111,7 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
         accept(RULE, SOURCE, project, name="nowhere")
 
     (folder / "03-leak/queries.jsonl").write_text('{"_id": "q9", "text": "what is nine"}\n')
-    put(folder / "99-late", {"d99": "ninety-nine"}, {"q77": "77"})
+    write_beir(folder / "99-late", {"d99": "ninety-nine"}, {"q77": "77"})
     batches = take()
     assert batches["03-leak"].state == "accepted", "another file is another batch"
     assert batches["05-unknown"].state == "accepted", "what it needs came with a later batch"
@@ -119,14 +119,16 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
 
 
 def test_a_known_query_whose_text_becomes_that_of_another_split_is_a_leak(project: Path, take: Any) -> None:
-    put(project / "inbox/1", queries={"q2": "what is ONE?"})
-    put(project / "inbox/2", queries={"q1": "What is  two"})
-    put(project / "inbox/3", queries={"q1": "the same", "q2": "The same"})
-    put(project / "inbox/4", queries={"q1": "What is one", "q2": "what is two"})
-    put(project / "inbox/6", queries={"q1": "What is two", "q2": "what is 2"})
-    put(project / "base", queries={"q1": "What is one?", "q2": "what is  TWO", "q7": "both"}, train={("q1", "d1"): 1, ("q7", "d1"): 1})
-    put(project / "base", dev={("q2", "d2"): 1, ("q7", "d1"): 1})
-    put(project / "inbox/5", queries={"q7": "both"})
+    write_beir(project / "inbox/1", queries={"q2": "what is ONE?"})
+    write_beir(project / "inbox/2", queries={"q1": "What is  two"})
+    write_beir(project / "inbox/3", queries={"q1": "the same", "q2": "The same"})
+    write_beir(project / "inbox/4", queries={"q1": "What is one", "q2": "what is two"})
+    write_beir(project / "inbox/6", queries={"q1": "What is two", "q2": "what is 2"})
+    write_beir(
+        project / "base", queries={"q1": "What is one?", "q2": "what is  TWO", "q7": "both"}, train={("q1", "d1"): 1, ("q7", "d1"): 1}
+    )
+    write_beir(project / "base", dev={("q2", "d2"): 1, ("q7", "d1"): 1})
+    write_beir(project / "inbox/5", queries={"q7": "both"})
     batches = take()
     assert {name: batch.reason for name, batch in batches.items()} == {
         "1": f"1 {ONE[LEAKS]}: query 'q2' has the text of a query of train",
@@ -139,26 +141,26 @@ def test_a_known_query_whose_text_becomes_that_of_another_split_is_a_leak(projec
 
 
 def test_only_what_is_new_is_news(project: Path) -> None:
-    put(project / "inbox/1", None, None, dev={("q2", "d99"): 1})
+    write_beir(project / "inbox/1", None, None, dev={("q2", "d99"): 1})
     assert [batch.name for batch in take_in(RULE, SOURCE, project).bad] == ["1"]
     assert not take_in(RULE, SOURCE, project).bad, "the same again"
-    put(project / "inbox/1", None, None, dev={("q2", "d98"): 1})
+    write_beir(project / "inbox/1", None, None, dev={("q2", "d98"): 1})
     assert [batch.name for batch in take_in(RULE, SOURCE, project).bad] == ["1"]
 
 
 def test_what_prepare_drops_is_no_reason(project: Path, take: Any) -> None:
-    put(project / "inbox/1", {"d 5": ""}, {"q9": "what is two"}, train={("q9", "d1"): 1, ("q9", "d99"): 1})
+    write_beir(project / "inbox/1", {"d 5": ""}, {"q9": "what is two"}, train={("q9", "d1"): 1, ("q9", "d99"): 1})
     (project / "params.yaml").write_text("prepare: {leaks: drop, unknown_documents: drop, empty_texts: drop, ids: escape}\n")
     assert take()["1"].state == "accepted"
     for allowed in ("leaks", "unknown_documents", "empty_texts", "ids"):
         values = dict.fromkeys(("leaks", "unknown_documents", "empty_texts"), "drop") | {"ids": "escape", allowed: "refuse"}
         (project / "params.yaml").write_text(f"prepare: {json.dumps(values)}\n")
-        put(project / "inbox/1", {"d 5": "", f"d{allowed}": "x"})
+        write_beir(project / "inbox/1", {"d 5": "", f"d{allowed}": "x"})
         assert take()["1"].state == "quarantined", allowed
 
 
 def test_a_pair_of_two_weights_is_named(project: Path, take: Any) -> None:
-    file = put(project / "inbox/1", None, None, train={("q1", "d1"): 1}) / "qrels/train.tsv"
+    file = write_beir(project / "inbox/1", None, None, train={("q1", "d1"): 1}) / "qrels/train.tsv"
     file.write_text("query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td1\t1\t0.5\nq1\td1\t1\t2\n")
     batch = take()["1"]
     assert batch.state == "quarantined"
@@ -166,39 +168,39 @@ def test_a_pair_of_two_weights_is_named(project: Path, take: Any) -> None:
 
 
 def test_white_space_is_what_prepare_takes_for_it(project: Path, take: Any) -> None:
-    put(project / "inbox/1", {"d\u00a05": "a no-break space", "d\u30006": "an ideographic one"}, None, dev={("q2", "d\u00a05"): 1})
-    put(project / "inbox/2", {"d 7": "a blank"})
+    write_beir(project / "inbox/1", {"d\u00a05": "a no-break space", "d\u30006": "an ideographic one"}, None, dev={("q2", "d\u00a05"): 1})
+    write_beir(project / "inbox/2", {"d 7": "a blank"})
     assert {name: batch.state for name, batch in take().items()} == {"1": "accepted", "2": "quarantined"}
 
 
 def test_a_batch_of_copies_is_a_matter_of_judgment(project: Path, take: Any) -> None:
-    put(project / "inbox/1", {f"n{n}": "one" if n < 4 else f"text {n}" for n in range(10)})
+    write_beir(project / "inbox/1", {f"n{n}": "one" if n < 4 else f"text {n}" for n in range(10)})
     strict = Intake(inbox="inbox", gate=Gate(duplicates=0.3, least=10))
     assert take(strict)["1"].reason == "4 of 10 new documents have the text of another one, expected at most 30%"
     assert take(Intake(inbox="inbox", gate=Gate(duplicates=0.4, least=10)))["1"].state == "accepted"
-    put(project / "inbox/1", {f"n{n}": "same" if n < 5 else f"text {n}" for n in range(10)})
+    write_beir(project / "inbox/1", {f"n{n}": "same" if n < 5 else f"text {n}" for n in range(10)})
     assert take(strict)["1"].duplicates == 4, "all but the first of those in the batch"
     assert accept(strict, SOURCE, project, name="1").by == "hand"
     assert [(batch.state, batch.by) for batch in list_batches(strict, SOURCE, project)] == [("accepted", "hand")]
     assert take(strict)["1"].state == "accepted", "a person's word stands"
-    assert len(merged(project)) == 12
+    assert len(merged_ids(project)) == 12
     assert take(RULE, "beir:./base/../base")["1"].state == "accepted"
 
 
 def test_a_batch_that_changes_meanwhile_is_left_for_next_time(project: Path, take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(project / "inbox/1", {"d3": "three"})
-    put(project / "inbox/2", {"d4": "four"})
+    write_beir(project / "inbox/1", {"d3": "three"})
+    write_beir(project / "inbox/2", {"d4": "four"})
     real, calls = inbox.merge_folders, []
 
-    def unite(folders: list[Path]) -> None:
+    def merge_and_change(folders: list[Path]) -> None:
         real(folders)
         if not calls:
-            put(project / "inbox/2", {"d4": "four", "d5": "five"})
+            write_beir(project / "inbox/2", {"d4": "four", "d5": "five"})
         calls.append(folders)
 
-    monkeypatch.setattr(inbox, "merge_folders", unite)
+    monkeypatch.setattr(inbox, "merge_folders", merge_and_change)
     assert list(take()) == ["1"]
-    assert merged(project) == ["d1", "d2", "d3"]
+    assert merged_ids(project) == ["d1", "d2", "d3"]
     assert set(take()) == {"1", "2"}
     assert take(Intake(inbox="inbox", settle_seconds=1e6)) == {}
 
@@ -207,7 +209,7 @@ def test_files_of_the_future_are_taken_and_those_of_now_are_not(project: Path, t
     """An archive may have been packed where the clock is ahead."""
     rule = Intake(inbox="inbox", settle_seconds=3600)
     for name, ahead in (("1", 0), ("2", 7200), ("3", -7200)):
-        file = put(project / "inbox" / name, {f"d{name}0": name}) / "corpus.jsonl"
+        file = write_beir(project / "inbox" / name, {f"d{name}0": name}) / "corpus.jsonl"
         os.utime(file, (time.time() + ahead,) * 2)
     assert list(take(rule)) == ["2", "3"]
 
@@ -215,7 +217,7 @@ def test_files_of_the_future_are_taken_and_those_of_now_are_not(project: Path, t
 def test_news_end_with_the_inbox(project: Path, take: Any) -> None:
     """Otherwise reports would name batches that are long gone."""
     for rule in (RULE, Intake()):
-        batch = put(project / "inbox/1", {"d3": "three"})
+        batch = write_beir(project / "inbox/1", {"d3": "three"})
         take()
         assert INTAKE.exists()
         if rule is RULE:
@@ -228,8 +230,8 @@ def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(p
     """A share that is not mounted is an empty folder."""
     folder = project / "inbox"
     for number in (1, 2, 3):
-        put(folder / str(number), {f"d{number}0": "text"})
-    put(folder / "bad", {"d9": ""})
+        write_beir(folder / str(number), {f"d{number}0": "text"})
+    write_beir(folder / "bad", {"d9": ""})
     assert take_in(RULE, SOURCE, project).missing == ()
     (folder / "2").rename(folder / ".2")
     assert take_in(RULE, SOURCE, project).missing == (), "set aside"
@@ -238,7 +240,7 @@ def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(p
     assert take_in(RULE, SOURCE, project).missing == ("1",)
     assert take_in(RULE, SOURCE, project).missing == (), "said once"
     folder.rename(project / "share")
-    put(folder / "4", {"d40": "text"})
+    write_beir(folder / "4", {"d40": "text"})
     with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 3; mount .* rm /.*intake.json$"):
         take_in(RULE, SOURCE, project)
     INTAKE.unlink()
@@ -248,7 +250,7 @@ def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(p
 
 
 def test_what_a_newer_version_has_recorded_of_a_batch_is_read(project: Path, take: Any) -> None:
-    put(project / "inbox/1", {"d3": "three"})
+    write_beir(project / "inbox/1", {"d3": "three"})
     take()
     file = project / ACCEPTED / "1.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"by": "hand", "of_a_newer_version": 1}))
@@ -256,9 +258,9 @@ def test_what_a_newer_version_has_recorded_of_a_batch_is_read(project: Path, tak
 
 
 def test_check_keeps_nothing(project: Path) -> None:
-    put(project / "inbox/1", {"d3": "three"})
+    write_beir(project / "inbox/1", {"d3": "three"})
     take_in(RULE, SOURCE, project)
-    folder = put(project / "elsewhere", None, {"q5": "five"}, train={("q5", "d3"): 1})
+    folder = write_beir(project / "elsewhere", None, {"q5": "five"}, train={("q5", "d3"): 1})
     before = sorted((project / ".retemper").rglob("*"))
     assert check_folder(RULE, SOURCE, project, folder=folder).state == "accepted", "a document of an accepted batch is known"
     assert check_folder(Intake(), SOURCE, project, folder=folder).state == "quarantined", "there is no inbox"
@@ -271,7 +273,7 @@ def test_check_keeps_nothing(project: Path) -> None:
 
 def test_a_batch_that_cannot_be_merged_is_not_checked_against_nothing(project: Path) -> None:
     """Before, every judgment of it was said to name a document that is not in the data set, which was not read."""
-    folder = put(project / "inbox/1", {"d3": "three"}, train={("q1", "d1"): 1})
+    folder = write_beir(project / "inbox/1", {"d3": "three"}, train={("q1", "d1"): 1})
     for ask in (
         lambda: check_folder(RULE, "msmarco:base", project, folder=folder),
         lambda: accept(RULE, "msmarco:base", project, name="1"),
@@ -285,7 +287,7 @@ def test_a_batch_that_cannot_be_merged_is_not_checked_against_nothing(project: P
 
 def test_batches_alone_are_not_the_data_set(project: Path, take: Any) -> None:
     """If a share is not mounted, they would be trained on as if they were the whole data set."""
-    put(project / "inbox/a", {"d3": "three"})
+    write_beir(project / "inbox/a", {"d3": "three"})
     assert take()["a"].state == "accepted"
     (project / "base").rename(project / "elsewhere")
     for action in (take, lambda: check_folder(RULE, SOURCE, project, folder=project / "inbox/a")):
@@ -295,25 +297,25 @@ def test_batches_alone_are_not_the_data_set(project: Path, take: Any) -> None:
     (project / "elsewhere").rename(project / "base")
     with pytest.raises(UserError, match=r"corpus\.jsonl.*: not found"):
         take()
-    assert merged(project) == ["d1", "d2", "d3"], "the last merge is as it was"
+    assert merged_ids(project) == ["d1", "d2", "d3"], "the last merge is as it was"
 
 
 def test_the_last_good_batch_replaces_the_data_set(project: Path) -> None:
     rule = Intake(inbox="inbox", mode="replace")
-    put(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, dev={("q3", "d3"): 1})
-    put(project / "inbox/2", None, None, dev={("q3", "d3"): 1})
+    write_beir(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, dev={("q3", "d3"): 1})
+    write_beir(project / "inbox/2", None, None, dev={("q3", "d3"): 1})
     outcome = take_in(rule, "demo", project)
     assert outcome.spec == f"beir:{project / 'inbox/1'}"
     assert [batch.state for batch in outcome.batches] == ["accepted", "quarantined"], "a batch is a whole data set"
-    put(project / "inbox/2", {"d3": "three"}, {"q3": "3"})
+    write_beir(project / "inbox/2", {"d3": "three"}, {"q3": "3"})
     assert take_in(rule, "demo", project).spec == f"beir:{project / 'inbox/2'}"
 
 
 def test_a_batch_that_needs_another_is_checked_again_when_that_one_changes(project: Path, take: Any) -> None:
     folder = project / "inbox"
-    put(folder / "1", {"d3": "three"})
-    put(folder / "2", queries={"q3": "what is three"}, train={("q3", "d3"): 1})
-    copies = put(folder / "3", {f"d{n}": "the same" for n in range(10, 70)})
+    write_beir(folder / "1", {"d3": "three"})
+    write_beir(folder / "2", queries={"q3": "what is three"}, train={("q3", "d3"): 1})
+    copies = write_beir(folder / "3", {f"d{n}": "the same" for n in range(10, 70)})
     assert [batch.state for batch in take().values()] == ["accepted", "accepted", "quarantined"]
     assert accept(RULE, SOURCE, project, name=copies.name).state == "accepted"
     assert [batch.state for batch in take().values()] == ["accepted"] * 3
@@ -331,12 +333,12 @@ def test_a_batch_that_needs_another_is_checked_again_when_that_one_changes(proje
 
 def test_accepted_batches_are_checked_again_when_the_source_changes(project: Path, take: Any) -> None:
     folder = project / "inbox"
-    put(folder / "judged", None, {"q3": "what is three"}, train={("q3", "d2"): 1})
-    put(folder / "odd", {f"c{number}": "one and the same" for number in range(300)})
+    write_beir(folder / "judged", None, {"q3": "what is three"}, train={("q3", "d2"): 1})
+    write_beir(folder / "odd", {f"c{number}": "one and the same" for number in range(300)})
     assert take()["judged"].state == "accepted"
     accept(RULE, SOURCE, project, name="odd")
     assert {batch.state for batch in take().values()} == {"accepted"}
-    put(project / "base", {"d1": "one", "d3": "three"}, {"q1": "What is one?", "q2": "what is  TWO"}, dev={("q2", "d3"): 1})
+    write_beir(project / "base", {"d1": "one", "d3": "three"}, {"q1": "What is one?", "q2": "what is  TWO"}, dev={("q2", "d3"): 1})
     batches = take()
     assert batches["judged"].state == "quarantined" and ONE[UNKNOWN] in batches["judged"].reason
     assert (batches["odd"].state, batches["odd"].by) == ("accepted", "hand"), "a person's word outlives the source's change"
@@ -347,18 +349,18 @@ def test_a_batch_that_was_accepted_by_other_rules_is_checked_again_for_its_form_
 ) -> None:
     """By an older version, say: what it let in would make every retraining fail. Shift and duplicates were judged once."""
     folder, file = project / "inbox", project / ACCEPTED / "1.json"
-    put(folder / "1", {f"c{number}": "one and the same" for number in range(60)})
-    put(folder / "2", None, {"q3": "3"}, train={("q3", "c1"): 1})
+    write_beir(folder / "1", {f"c{number}": "one and the same" for number in range(60)})
+    write_beir(folder / "2", None, {"q3": "3"}, train={("q3", "c1"): 1})
     (folder / "2/negatives.tsv").write_text("query-id\tcorpus-id\nq3\tc2\n")
     loose = Intake(inbox="inbox", gate=Gate(duplicates=1.0))
     assert {batch.state for batch in take(loose).values()} == {"accepted"}
     lines: list[str] = []
 
-    def again() -> dict[str, Batch]:
+    def take_again() -> dict[str, Batch]:
         lines.clear()
         return {batch.name: batch for batch in take_in(RULE, SOURCE, project, say=lines.append).batches}
 
-    again()
+    take_again()
     assert not lines, "accepted by these rules"
     record = json.loads(file.read_text())
     del record["rules"]
@@ -367,31 +369,31 @@ def test_a_batch_that_was_accepted_by_other_rules_is_checked_again_for_its_form_
             record | {"shift": {"documents": {"auc": 0.6, "p": 0.5, "mean": None, "batch": 60, "reference": 60, "by": "champion/1"}}}
         )
     )
-    batches = again()
+    batches = take_again()
     line = "accepted by hand, by another version, or by other rules of prepare, so checked again against the present rules"
     assert lines == [f"{line}: 1"]
     assert batches["1"].state == "accepted", "too many copies, by these rules of the gate, but that was judged"
     assert batches["1"].shift["documents"]["by"] == "champion/1"
-    again()
+    take_again()
     assert not lines, "checked once"
 
     (project / "params.yaml").write_text("prepare: {leaks: allow}\n")
-    put(folder / "3", None, {"q4": "what is TWO"}, train={("q4", "d1"): 1})
-    assert {batch.state for batch in again().values()} == {"accepted"}
+    write_beir(folder / "3", None, {"q4": "what is TWO"}, train={("q4", "d1"): 1})
+    assert {batch.state for batch in take_again().values()} == {"accepted"}
     assert lines == [f"{line}: 1, 2"]
     monkeypatch.setattr(inspection, "VERSION", inspection.VERSION + 1)
-    assert {batch.state for batch in again().values()} == {"accepted"}
+    assert {batch.state for batch in take_again().values()} == {"accepted"}
     assert lines == [f"{line}: 1, 2, 3"]
     (project / "params.yaml").unlink()
-    batches = again()
+    batches = take_again()
     assert batches["3"].reason == f"1 {ONE[LEAKS]}: query 'q4' has the text of a query of dev or test"
     assert (batches["1"].state, batches["2"].state) == ("accepted", "accepted")
     assert take_in(RULE, SOURCE, project).bad == (), "that is no news any more"
 
 
 def test_what_a_person_lets_in_is_checked_against_the_batches_of_the_meantime(project: Path, take: Any) -> None:
-    put(project / "inbox/1", {f"c{number}": "one and the same" for number in range(60)}, {"q3": "three"}, train={("q3", "d1"): 1})
-    put(project / "inbox/2", None, {"q4": "Three"}, dev={("q4", "d1"): 1})
+    write_beir(project / "inbox/1", {f"c{number}": "one and the same" for number in range(60)}, {"q3": "three"}, train={("q3", "d1"): 1})
+    write_beir(project / "inbox/2", None, {"q4": "Three"}, dev={("q4", "d1"): 1})
     assert {name: batch.state for name, batch in take().items()} == {"1": "quarantined", "2": "accepted"}
     assert accept(RULE, SOURCE, project, name="1").state == "accepted"
     assert take()["1"].reason.startswith(f"1 {ONE[LEAKS]}: query 'q3' has the text")

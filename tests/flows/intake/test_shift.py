@@ -86,14 +86,14 @@ def test_a_foreign_batch_is_quarantined_and_let_in_by_hand(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     draw = random.Random(1)
 
-    def put(folder: Path, texts: list[str]) -> None:
+    def write_corpus(folder: Path, texts: list[str]) -> None:
         folder.mkdir(parents=True)
         lines = (json.dumps({"_id": f"{folder.name}-{number}", "text": text}) + "\n" for number, text in enumerate(texts))
         (folder / "corpus.jsonl").write_text("".join(lines))
 
-    put(tmp_path / "base", leads[:400])
-    put(tmp_path / "inbox/good", leads[400:500])
-    put(tmp_path / "inbox/noise", ["".join(draw.choice("abcdefghij ") for _ in range(200)) for _ in range(60)])
+    write_corpus(tmp_path / "base", leads[:400])
+    write_corpus(tmp_path / "inbox/good", leads[400:500])
+    write_corpus(tmp_path / "inbox/noise", ["".join(draw.choice("abcdefghij ") for _ in range(200)) for _ in range(60)])
     rule = Intake(inbox="inbox")
     messages: list[str] = []
     monkeypatch.setattr(reference.champion, "current", lambda _: None)
@@ -107,7 +107,7 @@ def test_a_foreign_batch_is_quarantined_and_let_in_by_hand(tmp_path: Path, monke
     assert not messages
     assert [batch.state for batch in take_in(rule, "beir:base", tmp_path).batches] == ["accepted", "accepted"]
     off = Intake(inbox="inbox", gate=Gate(shift=None))
-    put(tmp_path / "inbox/third", ["x y z"] * 60)
+    write_corpus(tmp_path / "inbox/third", ["x y z"] * 60)
     assert take_in(off, "beir:base", tmp_path).batches[-1].shift == {}
 
 
@@ -134,10 +134,10 @@ def test_a_shift_stays_found_whatever_a_later_champion_makes_of_it(tmp_path: Pat
 
 
 def test_without_the_champions_data_words_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(_: Path) -> None:
+    def report_lost(_: Path) -> None:
         raise UserError("data/corpus of 1234: neither in the cache nor on the remote")
 
-    monkeypatch.setattr(reference.champion, "current", gone)
+    monkeypatch.setattr(reference.champion, "current", report_lost)
     warnings: list[str] = []
     comparison = reference.reference_of(tmp_path, Known(10), 10, warn=warnings.append, processes=Processes())
     assert comparison.by == "words"

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest: str) -> None:
+def run_stage(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest: str) -> None:
     """Run a stage of the flow in `project` with this many threads."""
     monkeypatch.chdir(project)
     for name, value in environments.begin("train@a").items():
@@ -50,8 +50,8 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest:
 def test_other_threads_are_named_where_a_digest_differs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = folder / "clone"
     clone.mkdir()
-    run(clone, monkeypatch, threads=2, digest="22")
-    run(folder, monkeypatch, threads=1, digest="11")
+    run_stage(clone, monkeypatch, threads=2, digest="22")
+    run_stage(folder, monkeypatch, threads=1, digest="11")
     expected, actual = entry("11"), entry("22")
     rows = list(compare(expected, actual, folder, other=folder))
     (line,) = explain(expected, actual, rows, project=clone)
@@ -65,7 +65,7 @@ def test_other_threads_are_named_where_a_digest_differs(folder: Path, monkeypatc
 
 
 def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(folder, monkeypatch, threads=1, digest="11")
+    run_stage(folder, monkeypatch, threads=1, digest="11")
     environment = environments.of_artifacts(entry("11"))["train@a"]
     assert environment["threads"] == 1 and environment["device"] == "cpu" and "torch" in environment
     assert {"instructions", "bf16", "processor", "python"} <= set(environment)
@@ -79,7 +79,7 @@ def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: p
 
 
 def test_costs_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(folder, monkeypatch, threads=1, digest="11")
+    run_stage(folder, monkeypatch, threads=1, digest="11")
     costs = environments.of_artifacts(entry("11"), field="cost")
     assert costs == {"train@a": {"seconds": 1.5, "peak_mib": 300, "search_p50_ms": 0.25}}
     assert environments.of_artifacts(entry("33"), field="cost") == {}

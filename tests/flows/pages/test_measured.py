@@ -116,7 +116,7 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def plot(name: str, quantity: str, *values: float) -> None:
+    def write_curve(name: str, quantity: str, *values: float) -> None:
         folder = tmp_path / "data/pretrain_curves" / name / "plots/metrics/train"
         folder.mkdir(parents=True, exist_ok=True)
         lines = "".join(f"{step}\t{value}\n" for step, value in enumerate(values))
@@ -125,10 +125,10 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(
     names = ["pretrain@costa", "pretrain@mlm", "pretrain@unmade"]
     graph = Graph({name: Stage(name, (), ()) for name in names})
     assert not measured.pretraining(graph, {}).body, "nothing to show yet"
-    plot("costa", "token_accuracy", 0.0, 0.25, 0.5)
-    plot("mlm", "token_accuracy", 0.0, 0.5, 1.0)
-    plot("costa", "alignment", 1.5, 0.5)
-    plot("removed", "uniformity", -1.0, -2.0)
+    write_curve("costa", "token_accuracy", 0.0, 0.25, 0.5)
+    write_curve("mlm", "token_accuracy", 0.0, 0.5, 1.0)
+    write_curve("costa", "alignment", 1.5, 0.5)
+    write_curve("removed", "uniformity", -1.0, -2.0)
     body = measured.pretraining(graph, {}).html()
     charts = dict(charts_of(body))
     assert list(charts) == ["alignment over steps", "token accuracy over steps"]
@@ -138,8 +138,8 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(
         *(("mlm", step, value) for step, value in enumerate((0.0, 0.5, 1.0))),
     ]
     assert re.findall(r'<li><span class="(s\d)"></span>(\w+)</li>', body) == [("s0", "costa"), ("s1", "mlm")]
-    plot("costa", "loss", 9.0, 8.0)
-    plot("mlm", "loss", 0.5, 0.25)
+    write_curve("costa", "loss", 9.0, 8.0)
+    write_curve("mlm", "loss", 0.5, 0.25)
     sections = {"pretrain": {"costa": {"init": "base"}, "mlm": {"init": "base", "objective": "mlm"}}}
     charts = dict(charts_of(measured.pretraining(graph, sections).html()))
     assert list(charts)[:2] == ["loss (costa) over steps", "loss (mlm) over steps"]

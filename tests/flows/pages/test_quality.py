@@ -31,7 +31,7 @@ def graph() -> dict[str, list[str]]:
     return edges
 
 
-def took(**other: Measured) -> dict[str, Measured]:
+def stage_times(**other: Measured) -> dict[str, Measured]:
     times = {stage: Measured(TOOK.get(stage.partition("@")[0], 100.0)) for stage in graph()}
     times["adore@long"] = Measured(20.0)
     return times | {name.replace("__", "@"): measurement for name, measurement in other.items()}
@@ -39,7 +39,7 @@ def took(**other: Measured) -> dict[str, Measured]:
 
 def test_seconds_are_those_of_the_critical_path() -> None:
     """Lag 0 waits for encoding and mining in every round; lag 1 trains on meanwhile, so a round costs it only the training."""
-    (race,) = races(SECTIONS, graph(), took(), quality=DEV)
+    (race,) = races(SECTIONS, graph(), stage_times(), quality=DEV)
     assert race.start == "warmup"
     assert race.unknown == ()
     seconds = {point.model: point.seconds for chain in race.chains for point in chain.points}
@@ -65,7 +65,7 @@ def test_seconds_are_those_of_the_critical_path() -> None:
 
 
 def test_what_was_not_measured_here_is_named_and_not_guessed() -> None:
-    times = took(train__sync1=Measured(10.0, at_least=True))
+    times = stage_times(train__sync1=Measured(10.0, at_least=True))
     del times["encode@lag2"]
     (race,) = races(SECTIONS, graph(), times, quality=DEV)
     assert race.unknown == ("lag2",), "lag3 does not wait for the vectors of lag2"
@@ -79,9 +79,9 @@ def test_what_was_not_measured_here_is_named_and_not_guessed() -> None:
 
 
 def test_chains_that_do_not_improve_on_their_start() -> None:
-    (race,) = races(SECTIONS, graph(), took(), quality=DEV | {"sync1": 0.4, "sync2": 0.5})
+    (race,) = races(SECTIONS, graph(), stage_times(), quality=DEV | {"sync1": 0.4, "sync2": 0.5})
     assert "sync1, sync2 does not improve on warmup" in verdicts(race, "M")[0]
-    assert races({"rounds": {"a": {"init": "base"}, "b": {"init": "a"}}, "adore": None}, graph(), took(), quality=DEV) == [], (
+    assert races({"rounds": {"a": {"init": "base"}, "b": {"init": "a"}}, "adore": None}, graph(), stage_times(), quality=DEV) == [], (
         "one chain is no race"
     )
 

@@ -149,13 +149,13 @@ def test_names_that_are_taken_or_needed(params: Path) -> None:
     assert params.read_text() == before
 
 
-def test_lag_1_mines_beside_a_training_and_lag_0_in_turn(served: Any) -> None:
+def test_lag_1_mines_beside_a_training_and_lag_0_in_turn(served_toy: Any) -> None:
     """Three rounds on two devices. Lag 0: train, mine, train, mine, train. Lag 1: train, train beside mine, train."""
-    toy = type(served)(served.folder, served.environment | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    toy = type(served_toy)(served_toy.folder, served_toy.environment | {"CUDA_VISIBLE_DEVICES": "0,1"})
     (toy.folder / "dvc.yaml").write_text(GRAPH)
     params = toy.folder / "params.yaml"
     # Each waits for the other to begin: the run ends only if both are in progress at once.
-    toy.acts(encoders__lag1_2="meet negatives/lag1_1", negatives__lag1_1="meet encoders/lag1_2")
+    toy.set_acts(encoders__lag1_2="meet negatives/lag1_1", negatives__lag1_1="meet encoders/lag1_2")
     for lag in (0, 1):
         plan = Ance(n=3, lag=lag, init="warmup", negatives="warmup", prefix=f"lag{lag}_")
         params.write_text("rounds: {warmup: {init: base, negatives: none}}\nmine: {warmup: {}}\n")

@@ -28,7 +28,7 @@ def sections(checkout: Path) -> dict[str, Any]:
     return recipe
 
 
-def edited(sections: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+def with_value(sections: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     node = sections
     *parents, last = key.split(".")
     for name in parents:
@@ -54,7 +54,7 @@ def test_a_refusal_says_where_as_data(
     sections: dict[str, Any], key: str, value: Any, kind: type[UserError], found: str, expected: str
 ) -> None:
     with pytest.raises(kind) as refusal:
-        check(edited(sections, key, value), "grid.yaml: point grid.yaml.a")
+        check(with_value(sections, key, value), "grid.yaml: point grid.yaml.a")
     problem = refusal.value.problem
     place = f"grid.yaml: point grid.yaml.a: {key}{'.negatives' if kind is Missing else ''}"
     assert problem.message.startswith(f"{place}: ")
@@ -259,7 +259,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
 )
 def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> None:
     with pytest.raises(UserError) as refusal:
-        check(edited(sections, key, value))
+        check(with_value(sections, key, value))
     assert str(refusal.value).startswith(f"params.yaml: {line}")
     assert "\n" not in str(refusal.value)
 
@@ -286,32 +286,32 @@ def test_a_list_that_loses_a_document_is_longer(sections: dict[str, Any]) -> Non
     ],
 )
 def test_what_just_passes(sections: dict[str, Any], key: str, value: Any) -> None:
-    check(edited(sections, key, value))
+    check(with_value(sections, key, value))
 
 
 def test_negatives_of_queries_that_are_not_read_are_refused(sections: dict[str, Any]) -> None:
-    valid = edited(sections, "rounds.star.negatives", "official")
+    valid = with_value(sections, "rounds.star.negatives", "official")
     check(valid)
     with pytest.raises(UserError, match=r"rounds\.star\.negatives: found official.*queries is pseudo"):
         check(valid | {"queries": "pseudo"})
     valid["rounds"]["star"]["negatives"] = "warmup"
-    mixed = edited(valid, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
+    mixed = with_value(valid, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
     with pytest.raises(UserError, match=r"mix\.m: found official"):
         check(mixed | {"queries": "pseudo"})
 
 
 def test_a_cycle_through_a_mixture(sections: dict[str, Any]) -> None:
-    edited(sections, "mix.m", {"first": "warmup", "second": "bm25"})
+    with_value(sections, "mix.m", {"first": "warmup", "second": "bm25"})
     with pytest.raises(UserError, match=r"^params.yaml: rounds.warmup: depends on itself: warmup -> mix.m -> warmup; let"):
-        check(edited(sections, "rounds.warmup.negatives", "m"))
+        check(with_value(sections, "rounds.warmup.negatives", "m"))
 
 
 def test_a_cycle_through_a_teacher(sections: dict[str, Any]) -> None:
-    edited(sections, "rerankers.r", {"source": "x", "negatives": "star", "steps": 3})
-    edited(sections, "teacher.t", {"negatives": "warmup", "reranker": "r"})
-    edited(sections, "mine.star", {"search": "embeddings"})
+    with_value(sections, "rerankers.r", {"source": "x", "negatives": "star", "steps": 3})
+    with_value(sections, "teacher.t", {"negatives": "warmup", "reranker": "r"})
+    with_value(sections, "mine.star", {"search": "embeddings"})
     with pytest.raises(UserError, match=r"^params.yaml: rounds.star: depends on itself: star -> teacher.t -> rerankers.r -> star; let"):
-        check(edited(sections, "rounds.star.negatives", "t"))
+        check(with_value(sections, "rounds.star.negatives", "t"))
 
 
 def test_cycles_through_a_fusion(sections: dict[str, Any]) -> None:
@@ -353,9 +353,9 @@ def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None
 
 def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[str, Any]) -> None:
     sections["adore"] = {"tower": {"round": "star", "negatives": "none"}}
-    edited(sections, "rescore.r", RESCORED | {"encoder": "tower"})
+    with_value(sections, "rescore.r", RESCORED | {"encoder": "tower"})
     assert check(sections).rescore["r"].encoder == "tower"
-    edited(sections, "rescore.r.round", "warmup")
+    with_value(sections, "rescore.r.round", "warmup")
     with pytest.raises(UserError, match=r"rescore\.r\.encoder: found tower, .* made for the vectors of star, expected warmup"):
         check(sections)
 
@@ -390,11 +390,11 @@ def test_a_source_within_braces_needs_quotes(checkout: Path, tmp_path: Path, tex
 
 def test_names_of_what_is_compared_count_only_where_something_is(sections: dict[str, Any]) -> None:
     """A second tree measures a model under the project's settings, and without its other systems."""
-    check(edited(sections, "failures", {"model": "star", "against": "bm25"}))
-    check(edited(sections, "report.baselines", ["bm25", "init", "star"]))
-    edited(sections, "failures.model", "gone")
-    edited(sections, "report.baselines", ["gone"])
+    check(with_value(sections, "failures", {"model": "star", "against": "bm25"}))
+    check(with_value(sections, "report.baselines", ["bm25", "init", "star"]))
+    with_value(sections, "failures.model", "gone")
+    with_value(sections, "report.baselines", ["gone"])
     with pytest.raises(UserError, match=r"failures\.model"):
         check(sections)
     check(sections, compared=False)
-    check(edited(sections, f"rounds.{64 * 'a'}", TRAINED), compared=False)
+    check(with_value(sections, f"rounds.{64 * 'a'}", TRAINED), compared=False)

@@ -43,7 +43,7 @@ def accept(_: dict[str, Any]) -> None:
     pass
 
 
-def value(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     return YAML(typ="safe", pure=True).load(io.StringIO(path.read_text()))
 
 
@@ -156,15 +156,15 @@ def test_a_section_shared_by_an_alias_is_not_edited(file: Path, assignment: str,
         apply([assignment], file, accept)
     assert file.read_text() == text
     apply(["rounds.b.lr=5", "rounds.c.lr=6", "rounds.b={lr: 7}"], file, accept)
-    assert value(file)["rounds"] == {"a": {"lr": 5, "deep": {"c": 1}}, "b": {"lr": 7}, "c": {"lr": 6}}
+    assert load(file)["rounds"] == {"a": {"lr": 5, "deep": {"c": 1}}, "b": {"lr": 7}, "c": {"lr": 6}}
     file.write_text(text)
     apply(["rounds.a="], file, accept)
-    assert value(file)["rounds"]["b"] == {"lr": 5, "deep": {"c": 1}}
+    assert load(file)["rounds"]["b"] == {"lr": 5, "deep": {"c": 1}}
 
 
 def test_values_are_yaml_1_2(file: Path) -> None:
     apply(["a.float=1e-05", "a.word=no", "a.list=[1, x]", "a.null=null", "a.spec=beir:../x", "a.text='1'"], file, accept)
-    assert value(file)["a"] == {"float": 1e-05, "word": "no", "list": [1, "x"], "null": None, "spec": "beir:../x", "text": "1"}
+    assert load(file)["a"] == {"float": 1e-05, "word": "no", "list": [1, "x"], "null": None, "spec": "beir:../x", "text": "1"}
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_what_changes_nothing_writes_nothing(file: Path, assignment: str) -> Non
 
 def test_true_is_not_one(file: Path) -> None:
     apply(["text.titles=0"], file, accept)
-    assert value(file)["text"]["titles"] == 0
-    assert value(file)["text"]["titles"] is not False
+    assert load(file)["text"]["titles"] == 0
+    assert load(file)["text"]["titles"] is not False
 
 
 @pytest.mark.parametrize(
@@ -269,4 +269,4 @@ def test_what_dvc_needs_in_quotes_is_quoted(file: Path, assignment: str, line: s
     file.write_text(f"pairs: {{a: 1}}\n{TEXT}")
     apply([assignment], file, accept)
     assert line in file.read_text().splitlines()
-    assert YAML(typ="safe").load(file.read_text()) == value(file)  # libyaml, which DVC reads with
+    assert YAML(typ="safe").load(file.read_text()) == load(file)  # libyaml, which DVC reads with

@@ -28,7 +28,7 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def kept(*systems: str) -> dict[str, list[str]]:
+def needed_names(*systems: str) -> dict[str, list[str]]:
     needed = keep_needed(RECIPE, systems)
     assert needed.pop("dataset") == RECIPE["dataset"]
     assert all(entry == RECIPE[section][name] for section, entries in needed.items() for name, entry in entries.items())
@@ -36,7 +36,7 @@ def kept(*systems: str) -> dict[str, list[str]]:
 
 
 def test_what_a_fusion_needs_down_to_the_encoder_that_it_starts_from() -> None:
-    assert kept("both") == {
+    assert needed_names("both") == {
         "encoders": ["own"],
         "pretrain": ["costa"],
         "rounds": ["warmup", "star"],
@@ -51,8 +51,8 @@ def test_what_a_fusion_needs_down_to_the_encoder_that_it_starts_from() -> None:
 
 
 def test_what_needs_nothing_and_what_needs_nearly_all() -> None:
-    assert kept("init") == {"rounds": ["init"]}
-    sections = kept("deep", "both", "init")
+    assert needed_names("init") == {"rounds": ["init"]}
+    sections = needed_names("deep", "both", "init")
     assert set(RECIPE) - set(sections) == {"dataset", "rescore"}
     assert sections["pretrain"] == ["costa"], "no round starts from the other"
     assert (sections["mix"], sections["rerankers"], sections["rerank"]) == (["half"], ["small", "large"], ["again"])

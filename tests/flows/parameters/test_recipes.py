@@ -146,18 +146,18 @@ def test_the_edit_of_a_dry_run_that_was_killed_is_undone_by_the_next(project: Pa
         contents = {path: path.read_bytes() for path in (project, SOURCE, recipes.TRIAL, recipes.MEMORY) if path.exists()}
     assert project.read_bytes() == before and not recipes.TRIAL.exists()
 
-    def kill(params: bytes) -> None:
+    def leave_killed_run(params: bytes) -> None:
         for path, content in contents.items():
             path.write_bytes(content)
         project.write_bytes(params)
 
     assert contents[project] != before
-    kill(contents[project])
+    leave_killed_run(contents[project])
     with recipes.apply_edits(["bm25.b=0.7"], lasting=False):
         assert read_yaml(project)["bm25"]["k1"] != 2
     assert project.read_bytes() == before
     assert not any(path.exists() for path in (SOURCE, recipes.TRIAL, recipes.MEMORY))
-    kill(contents[project] + b"# mine\n")
+    leave_killed_run(contents[project] + b"# mine\n")
     with recipes.apply_edits([], lasting=True):
         pass
     assert project.read_bytes() == contents[project] + b"# mine\n"
@@ -187,7 +187,7 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
     class Killed(BaseException):
         """Nothing of ours runs after it."""
 
-    def kill(path: Path, content: object, *, after: bool, write: Callable[[Path, Any], None]) -> None:
+    def kill_at_write(path: Path, content: object, *, after: bool, write: Callable[[Path, Any], None]) -> None:
         if path.name != file or after:
             write(path, content)
         if path.name == file:
@@ -200,7 +200,7 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
     for after in (False, True):
         with monkeypatch.context() as patch:
             for name in ("write_text", "write_json"):
-                patch.setattr(recipes, name, partial(kill, after=after, write=getattr(recipes, name)))
+                patch.setattr(recipes, name, partial(kill_at_write, after=after, write=getattr(recipes, name)))
             undo = recipes._undo
             with suppress(Killed), recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
                 assert (recipe, file) == (None, "recipe.json"), "killed before"

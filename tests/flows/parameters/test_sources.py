@@ -18,7 +18,7 @@ from tasks.core.sources.forgotten import FILE, HEAD, mark
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def read_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files whose content is read."""
     names: list[str] = []
     digest = flows.parameters.sources.file_digest
@@ -72,28 +72,28 @@ def test_a_file_is_known_by_its_name_and_content(place: Any) -> None:
     assert entries[0]["files"].keys() == {"faq.csv"}
 
 
-def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Any, read: list[str]) -> None:
+def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Any, read_names: list[str]) -> None:
     place.write()
-    assert sorted(read) == ["config.json", "corpus.jsonl", "queries.jsonl", "test.tsv"]
+    assert sorted(read_names) == ["config.json", "corpus.jsonl", "queries.jsonl", "test.tsv"]
     mtime = place.source.stat().st_mtime_ns
-    read.clear()
+    read_names.clear()
     place.write()
-    assert read == []
+    assert read_names == []
     assert place.source.stat().st_mtime_ns == mtime
     os.utime("beir/corpus.jsonl", ns=(1, 1))
     place.write()
-    assert read == ["corpus.jsonl"], "a new mtime: read again, and found the same"
+    assert read_names == ["corpus.jsonl"], "a new mtime: read again, and found the same"
     assert place.source.stat().st_mtime_ns == mtime
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "in place"])
-def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Any, read: list[str], replaced: bool) -> None:
+def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Any, read_names: list[str], replaced: bool) -> None:
     """An archive with fixed times, unpacked over the former one."""
     path = Path("beir/corpus.jsonl")
     os.utime(path, ns=(10**18, 10**18))
     before = place.write()
     status, text = path.stat(), path.read_text()
-    read.clear()
+    read_names.clear()
     if replaced:
         path.rename("former")  # so that its inode is not given to the next
     path.write_text(text.replace('"t"', '"u"'))
@@ -101,39 +101,39 @@ def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Any, read: list[
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
     after = place.write()
     assert after["dataset"]["digest"] != before["dataset"]["digest"]
-    assert read == ["corpus.jsonl"]
+    assert read_names == ["corpus.jsonl"]
 
 
 @pytest.mark.parametrize("field", ["st_ctime_ns", "st_ino"])
 def test_a_file_that_differs_in_ctime_or_inode_alone_is_read_again(
-    place: Any, read: list[str], monkeypatch: pytest.MonkeyPatch, field: str
+    place: Any, read_names: list[str], monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     """Two files may be written within one tick of the clock, and clocks may be set back."""
     before = place.write()
-    read.clear()
+    read_names.clear()
     stat = Path.stat
 
-    def other(path: Path, **options: Any) -> Any:
+    def changed_stat(path: Path, **options: Any) -> Any:
         status = stat(path, **options)
         if path.name != "corpus.jsonl":
             return status
         fields = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
         return SimpleNamespace(**fields | {field: fields[field] + 1})
 
-    monkeypatch.setattr(Path, "stat", other)
+    monkeypatch.setattr(Path, "stat", changed_stat)
     assert place.write() == before
-    assert read == ["corpus.jsonl"]
+    assert read_names == ["corpus.jsonl"]
 
 
-def test_a_memory_of_an_earlier_version_is_not_trusted(place: Any, read: list[str]) -> None:
+def test_a_memory_of_an_earlier_version_is_not_trusted(place: Any, read_names: list[str]) -> None:
     before = place.write()
     memory = flows.parameters.sources.MEMORY
     record = json.loads(memory.read_text())
     record["files"] = {name: [size, mtime, digest] for name, (size, mtime, _, _, digest) in record["files"].items()}
     memory.write_text(json.dumps(record))
-    read.clear()
+    read_names.clear()
     assert place.write() == before
-    assert len(read) == 4
+    assert len(read_names) == 4
 
 
 def test_two_commands_may_write_the_memory_at_once(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_every_key_that_names_a_source_is_listed() -> None:
     ]
 
 
-def hub(cache: Path, *names: str) -> None:
+def write_hub_model(cache: Path, *names: str) -> None:
     """The model org/model as huggingface_hub lays it out."""
     snapshot = cache / "models--org--model/snapshots/0123"
     for name in ("config.json", "model.safetensors", *names):
@@ -318,11 +318,11 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path:
     """Downloaded when first named; kept where it is known but not here; the same whatever else someone has of it."""
     names: list[str] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "one"))
-    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", lambda name: (names.append(name), hub(tmp_path / "one")))
+    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", lambda name: (names.append(name), write_hub_model(tmp_path / "one")))
     entry = place.write(encoder="org/model")["encoder"]
     assert names == ["org/model"] and sorted(entry["files"]) == ["config.json", "model.safetensors"]
     assert place.write(encoder="org/model")["encoder"] == entry and names == ["org/model"]
-    hub(tmp_path / "full", "pytorch_model.bin", "README.md")
+    write_hub_model(tmp_path / "full", "pytorch_model.bin", "README.md")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "full"))
     assert place.write(encoder="org/model")["encoder"] == entry
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))  # a colleague's fresh clone
@@ -333,11 +333,11 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path:
 
 
 def test_a_hugging_face_id_that_cannot_be_downloaded(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(name: str) -> None:
+    def fail_download(name: str) -> None:
         raise UserError(f"encoder {name}: not on this machine, and the download failed")
 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
-    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", offline)
+    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", fail_download)
     with pytest.raises(UserError, match="the download failed"):
         place.write(encoder="org/model")
     assert not place.source.exists()
@@ -351,9 +351,9 @@ def test_a_name_that_the_hub_does_not_allow(place: Any, tmp_path: Path, monkeypa
     assert not place.source.exists()
 
 
-def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Any, read: list[str]) -> None:
+def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Any, read_names: list[str]) -> None:
     place.write()
-    read.clear()
+    read_names.clear()
     before = Path("data/source.json").read_text()
     foreign = Path("../etc").resolve()
     (foreign / "ssl").mkdir(parents=True)
@@ -361,7 +361,7 @@ def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Any, read:
         (foreign / name).write_text("secret")
     with pytest.raises(UserError, match=r"^encoder '\.\./etc': no config\.json in \.\./etc, expected a Hugging Face model folder"):
         place.write(encoder="../etc")
-    assert not read and Path("data/source.json").read_text() == before
+    assert not read_names and Path("data/source.json").read_text() == before
     (foreign / "config.json").write_text("{}")
     assert list(place.write(encoder="../etc")["encoder"]["files"]) == ["config.json", "notes.json"]
 

@@ -46,7 +46,7 @@ def test_widths_are_those_of_encoders_that_are_loaded(start: Callable[[str], Pat
 
 
 @pytest.fixture
-def project(checkout: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parameters]:
+def write_params(checkout: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parameters]:
     """Writes params.yaml with some sections exchanged, in the current folder, and reads it."""
     monkeypatch.chdir(tmp_path)
     sections = read_yaml(checkout / "params.yaml") | {"encoder": {"source": str(tiny_encoder)}, "adore": {}, "fuse": {}, "study": {}}
@@ -62,7 +62,9 @@ def round_of(init: str, **fields: Any) -> dict[str, Any]:
     return {"init": init, "negatives": "none", **fields}
 
 
-def test_each_round_has_the_width_that_its_training_saves(project: Callable[..., Parameters], tiny_encoder: Path, tmp_path: Path) -> None:
+def test_each_round_has_the_width_that_its_training_saves(
+    write_params: Callable[..., Parameters], tiny_encoder: Path, tmp_path: Path
+) -> None:
     """Against the same steps on encoders, saved and loaded in between, as rounds do."""
     rounds = {
         "narrow": round_of("base", width=48),
@@ -70,7 +72,7 @@ def test_each_round_has_the_width_that_its_training_saves(project: Callable[...,
         "head": round_of("narrow", projector="linear"),
         "wider": round_of("same", width=100),
     }
-    parameters = project(rounds=rounds)
+    parameters = write_params(rounds=rounds)
     folders = {"base": tiny_encoder}
     for name, entry in rounds.items():
         towers = load_towers(folders[entry["init"]])
@@ -92,9 +94,9 @@ def test_each_round_has_the_width_that_its_training_saves(project: Callable[...,
     ]
 
 
-def test_other_entries_hand_a_width_on(project: Callable[..., Parameters], start: Callable[[str], Path]) -> None:
+def test_other_entries_hand_a_width_on(write_params: Callable[..., Parameters], start: Callable[[str], Path]) -> None:
     scratch = {"layers": 1, "width": 24, "heads": 2}
-    parameters = project(
+    parameters = write_params(
         base={"width": 60},
         encoders={"other": {"source": str(start("gemma")), "width": 12}, "away": {"source": "no/where"}},
         pretrain={"new": {"init": "base", "scratch": scratch}, "more": {"init": "base"}},
@@ -121,10 +123,14 @@ def test_other_entries_hand_a_width_on(project: Callable[..., Parameters], start
     }
 
 
-def test_what_does_not_suit_a_round_that_will_run_is_refused(project: Callable[..., Parameters], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_suit_a_round_that_will_run_is_refused(
+    write_params: Callable[..., Parameters], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rounds = {"wide": round_of("base"), "narrow": round_of("wide", width=100)}
     adore = {"tower": {"round": "narrow", "negatives": "none", "index": "PQ8"}}
-    project(index={"factory": "PQ64"}, rounds=rounds, adore=adore, study={"s": {"round": "narrow", "factories": ["Flat", "PCA128,SQ8"]}})
+    write_params(
+        index={"factory": "PQ64"}, rounds=rounds, adore=adore, study={"s": {"round": "narrow", "factories": ["Flat", "PCA128,SQ8"]}}
+    )
     refuse_unfit(["prepare", "train@wide", "train@narrow", "index@wide", "encode@narrow", "report"])
     with pytest.raises(UserError, match=r"^params\.yaml: index\.factory: found PQ64 for vectors of width 100 \(round narrow: rounds"):
         refuse_unfit(["index@wide", "index@narrow"])
@@ -138,8 +144,8 @@ def test_what_does_not_suit_a_round_that_will_run_is_refused(project: Callable[.
     refuse_unfit(["index@narrow"])
 
 
-def test_a_width_beyond_that_of_the_encoder_is_refused(project: Callable[..., Parameters]) -> None:
-    project(rounds={"a": round_of("base", width=64), "b": round_of("a", width=128), "c": round_of("b", width=129)})
+def test_a_width_beyond_that_of_the_encoder_is_refused(write_params: Callable[..., Parameters]) -> None:
+    write_params(rounds={"a": round_of("base", width=64), "b": round_of("a", width=128), "c": round_of("b", width=129)})
     refuse_unfit(["train@a", "train@b", "index@c"])
     with pytest.raises(UserError, match=r"^params\.yaml: rounds\.c\.width: found 129, expected at most 128, the vector's width"):
         refuse_unfit(["train@a", "train@c"])

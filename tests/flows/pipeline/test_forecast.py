@@ -36,7 +36,7 @@ def write(path: str, value: object) -> None:
     Path(path).write_text(json.dumps(value))
 
 
-def made(stage: str, digest: str, **fields: Any) -> None:
+def save_making(stage: str, digest: str, **fields: Any) -> None:
     record = {
         "stage": stage,
         "seconds": 100.0,
@@ -50,9 +50,9 @@ def made(stage: str, digest: str, **fields: Any) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_times_and_disk_grow_with_the_data() -> None:
-    made("encode@a", "0a" * 32)
-    made("retrieve@a", "0b" * 32)
-    made("train@a", "0c" * 32, round={"steps": 50, "epochs": None, "batch_queries": 4})
+    save_making("encode@a", "0a" * 32)
+    save_making("retrieve@a", "0b" * 32)
+    save_making("train@a", "0c" * 32, round={"steps": 50, "epochs": None, "batch_queries": 4})
     encode, retrieve, train, other = forecasts(["encode@a", "retrieve@a", "train@a", "train@b"])
     tokens = 20 * 1.35 + 2
     assert tokens == 29.0
@@ -80,8 +80,8 @@ def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind() -> None:
     """Steps count with the batch of each; a batch that is not set is 64."""
     rounds = {"a": {"steps": 10}, "b": {"epochs": 2.0}, "c": {"steps": 20, "batch_queries": 32}}
     write("data/params.json", {"tokenize": {"document_length": 96}, "rounds": rounds})
-    made("train@a", "0a" * 32, round={"steps": 10, "epochs": None, "batch_queries": None}, size=THEN | {"documents": 3000})
-    made("pretrain@p", "0b" * 32)
+    save_making("train@a", "0a" * 32, round={"steps": 10, "epochs": None, "batch_queries": None}, size=THEN | {"documents": 3000})
+    save_making("pretrain@p", "0b" * 32)
     a, b, c, other = forecasts(["train@a", "train@b", "train@c", "pretrain@q"])
     assert (a.seconds, b.seconds, c.seconds) == (100.0, pytest.approx(40.0 + 60.0 * (2 * 400) / (10 * 64)), pytest.approx(100.0))
     assert b.since == "by train@a, made 2023-11-14 from 3,000 documents, time x 1.25"
@@ -94,28 +94,28 @@ def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind() -> None:
 def test_a_new_entry_is_estimated_by_a_finished_one(project: Path) -> None:
     """The finished one does not run again: dvc.lock has it."""
     (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  encode@a:\n    cmd: x\n    outs:\n    - path: e\n      size: 5\n")
-    made("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
+    save_making("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
     (estimate,) = forecasts(["encode@more"])
     assert (estimate.seconds, estimate.since) == (7.0, "by encode@a, made 2023-11-14 from 3,000 documents")
     assert forecasts(["index@more"])[0].seconds is None
-    made("retrieve_adore@t", "0b" * 32, size=THEN | {"documents": 3000})
+    save_making("retrieve_adore@t", "0b" * 32, size=THEN | {"documents": 3000})
     origins = [other.since.partition(",")[0] for other in forecasts(["retrieve_adore@t", "retrieve@a"])]
     assert origins == ["made 2023-11-14 from 3", "by retrieve_adore@t"]
-    made("retrieve@b", "0c" * 32, size=THEN | {"documents": 3000})
+    save_making("retrieve@b", "0c" * 32, size=THEN | {"documents": 3000})
     assert forecasts(["retrieve_adore@t", "retrieve@b", "retrieve@a"])[2].since.startswith("by retrieve@b"), "which does just that"
 
 
 @pytest.mark.usefixtures("project")
 def test_a_start_takes_as_long_on_more_data() -> None:
-    made("encode@a", "0a" * 32, seconds=3.0, cost={"seconds": 0.2})
-    made("encode@b", "0b" * 32, seconds=3.0, cost={})
+    save_making("encode@a", "0a" * 32, seconds=3.0, cost={"seconds": 0.2})
+    save_making("encode@b", "0b" * 32, seconds=3.0, cost={})
     assert [estimate.seconds for estimate in forecasts(["encode@a", "encode@b"])] == [3.0, pytest.approx(0.3 + 2.7 * 3)]
 
 
 @pytest.mark.usefixtures("project")
 def test_what_prepare_may_change_is_not_scaled() -> None:
-    made("encode@a", "0a" * 32)
-    made("index@a", "0b" * 32, size=None)
+    save_making("encode@a", "0a" * 32)
+    save_making("index@a", "0b" * 32, size=None)
     _, encode, index = forecasts(["prepare", "encode@a", "index@a"])
     assert (encode.seconds, encode.bytes) == (100.0, 2**30) and "once it is prepared" in encode.since
     assert index.seconds == 100.0 and index.since == "made 2023-11-14, on data of unknown size"
@@ -123,11 +123,11 @@ def test_what_prepare_may_change_is_not_scaled() -> None:
 
 def test_the_record_of_the_lock_counts_before_later_ones(project: Path) -> None:
     (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  encode@a:\n    cmd: x\n    outs:\n    - path: e\n      size: 5\n")
-    made("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
-    made("encode@a", "0a" * 32, at=1_800_000_000.0)
+    save_making("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
+    save_making("encode@a", "0a" * 32, at=1_800_000_000.0)
     assert forecasts(["encode@a"])[0].seconds == pytest.approx(7.0)
-    made("index@a", "0b" * 32, seconds=1.0)
-    made("index@a", "0c" * 32, seconds=2.0, at=1_800_000_000.0, size=THEN | {"documents": 3000})
+    save_making("index@a", "0b" * 32, seconds=1.0)
+    save_making("index@a", "0c" * 32, seconds=2.0, at=1_800_000_000.0, size=THEN | {"documents": 3000})
     assert forecasts(["index@a"])[0].seconds == 2.0
 
 
@@ -138,7 +138,7 @@ def test_a_disk_that_is_too_small_is_refused(
     kind: str, free_gib: float, fits: bool, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """3 GiB in the cache, and as much in data/, unless it has links."""
-    made("encode@a", "0a" * 32)
+    save_making("encode@a", "0a" * 32)
     monkeypatch.setattr(forecast.links, "kind", lambda _: kind)
     usage = shutil.disk_usage(project)
     monkeypatch.setattr(forecast.shutil, "disk_usage", lambda _: usage._replace(free=int(free_gib * 2**30)))

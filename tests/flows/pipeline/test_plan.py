@@ -63,62 +63,62 @@ ANALYSES = """
 """
 
 
-def test_pages_keep_an_analysis_until_its_round_changes(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = finished.folder / "dvc.yaml"
+def test_pages_keep_an_analysis_until_its_round_changes(finished_toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = finished_toy.folder / "dvc.yaml"
     graph.write_text(graph.read_text() + ANALYSES)
-    finished.run("analyses@one", "analyses@other")
-    monkeypatch.chdir(finished.folder)
+    finished_toy.run("analyses@one", "analyses@other")
+    monkeypatch.chdir(finished_toy.folder)
     prepare_only = Graph({"prepare": Stage("prepare", (), ())})
     assert set(with_analyses(prepare_only).stages) == {"prepare", "train@a", "train@b", "analyses@one", "analyses@other"}
-    finished.rounds(a="9", b="2")
-    finished.run()
+    finished_toy.set_rounds(a="9", b="2")
+    finished_toy.run()
     assert set(with_analyses(prepare_only).stages) == {"prepare", "train@b", "analyses@other"}
 
 
-def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: Any, tmp_path: Path, executed: Any) -> None:
+def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished_toy: Any, tmp_path: Path, executed: Any) -> None:
     remote = tmp_path / "remote"
-    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
-    finished.run()
-    finished.command("git", "add", "--all")
-    finished.command("git", "commit", "--quiet", "-m", "shared")
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
-    clone = type(finished)(tmp_path / "clone", finished.environment)
+    assert finished_toy.call("remote", "add", "team", str(remote)).returncode == 0
+    finished_toy.run()
+    finished_toy.command("git", "add", "--all")
+    finished_toy.command("git", "commit", "--quiet", "-m", "shared")
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "clone"))
+    clone = type(finished_toy)(tmp_path / "clone", finished_toy.environment)
     remote.rename(tmp_path / "away")
     result = clone.call("run", "--dry-run")
     message = "remote team was not asked: if it has the files that dvc.lock names, 6 of these will not run"
     assert (result.returncode, result.stderr, result.stdout.splitlines()[-1]) == (0, "", message), "it works offline"
-    clone.rounds(a="1", b="7")
+    clone.set_rounds(a="1", b="7")
     assert "3 of these will not run" in clone.call("run", "--dry-run").stdout, "prepare, train@a, evaluate@a"
-    clone.rounds(a="1", b="2")
+    clone.set_rounds(a="1", b="2")
     assert not list((clone.folder / "data").rglob("*.txt"))
     (tmp_path / "away").rename(remote)
     assert executed(clone.run()) == set()
-    clone.rounds(a="1", b="7")
+    clone.set_rounds(a="1", b="7")
     assert "dvc.lock names" not in clone.call("run", "--dry-run").stdout, "nothing is to be pulled"
 
 
-def test_a_dry_run_names_no_stage_whose_outs_are_only_to_be_checked_out(finished: Any, executed: Any) -> None:
+def test_a_dry_run_names_no_stage_whose_outs_are_only_to_be_checked_out(finished_toy: Any, executed: Any) -> None:
     """As in a new worktree, such as that of the first retraining."""
-    objects = finished.folder / ".dvc/cache/files/md5"
-    outs = {out["path"]: out["md5"] for entry in read_lock(finished.folder / LOCK).values() for out in entry["outs"]}
-    shutil.rmtree(finished.folder / "data")
-    assert finished.call("run", "--dry-run").stdout == "0 stages may run: everything is up to date\n"
-    finished.rounds(a="7", b="2")
+    objects = finished_toy.folder / ".dvc/cache/files/md5"
+    outs = {out["path"]: out["md5"] for entry in read_lock(finished_toy.folder / LOCK).values() for out in entry["outs"]}
+    shutil.rmtree(finished_toy.folder / "data")
+    assert finished_toy.call("run", "--dry-run").stdout == "0 stages may run: everything is up to date\n"
+    finished_toy.set_rounds(a="7", b="2")
     expected = {"train@a", "evaluate@a", "report"}
-    assert {stage["stage"] for stage in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
-    finished.rounds(a="1", b="2")
+    assert {stage["stage"] for stage in json.loads(finished_toy.call("run", "--dry-run", "--json").stdout)} == expected
+    finished_toy.set_rounds(a="1", b="2")
     for oid in cache.contents(objects, outs["data/encoders/b"]):
         cache.object_path(objects, oid).unlink()
     expected = {"train@b", "evaluate@b", "report"}
-    assert {stage["stage"] for stage in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
-    assert "train@b" in executed(finished.run())
+    assert {stage["stage"] for stage in json.loads(finished_toy.call("run", "--dry-run", "--json").stdout)} == expected
+    assert "train@b" in executed(finished_toy.run())
 
 
-def test_a_remote_does_not_lack_what_nobody_has_made(served: Any, tmp_path: Path) -> None:
+def test_a_remote_does_not_lack_what_nobody_has_made(served_toy: Any, tmp_path: Path) -> None:
     """Stages without parameters, before their first run: to DVC, their files are missing, as in a clone."""
-    served.command(sys.executable, "-m", "dvc", "remote", "add", "--default", "team", str(tmp_path / "remote"))
+    served_toy.command(sys.executable, "-m", "dvc", "remote", "add", "--default", "team", str(tmp_path / "remote"))
     (tmp_path / "remote").mkdir()
     (tmp_path / "remote/retemper.json").write_text("{}")
-    assert "the remote" not in served.call("run", "evaluate@a", "--dry-run").stdout
-    result = served.call("run", "evaluate@a")
+    assert "the remote" not in served_toy.call("run", "evaluate@a", "--dry-run").stdout
+    result = served_toy.call("run", "evaluate@a")
     assert (result.returncode, result.stderr) == (0, "")

@@ -23,7 +23,7 @@ from tasks.core.errors import DiskError, UserError
 from tasks.core.stage.scratch import mark_finished
 
 
-def watched() -> RunNow:
+def recorded_run() -> RunNow:
     page = read()
     assert page is not None
     return page
@@ -114,17 +114,17 @@ def test_finished_work_is_removed_only_after_a_whole_run(tmp_path: Path, monkeyp
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
 
-    def end(targets: list[str], outcomes: dict[str, Outcome]) -> tuple[bool, bool]:
+    def remains_after(targets: list[str], outcomes: dict[str, Outcome]) -> tuple[bool, bool]:
         """Whether the finished work and the memory of dvc.lock exist afterwards."""
         monkeypatch.setattr(run, "_execute", lambda *_, **__: outcomes)
         with suppress(run.StagesFailed):
             run.run(targets)
         return work.exists(), locks.BEFORE.exists()
 
-    assert end([], {}) == (True, True)
-    assert end([], {"a": Outcome("Ran")}) == (True, True)
-    assert end(["b"], WHOLE) == (True, False)
-    assert end([], WHOLE) == (False, False)
+    assert remains_after([], {}) == (True, True)
+    assert remains_after([], {"a": Outcome("Ran")}) == (True, True)
+    assert remains_after(["b"], WHOLE) == (True, False)
+    assert remains_after([], WHOLE) == (False, False)
 
 
 @pytest.mark.parametrize("denied", [".dvc/cache", ".dvc/cache/files/md5", ".dvc/cache/runs", ".dvc"])
@@ -153,18 +153,18 @@ def test_a_pipeline_without_its_server_ignores_that_servers_limit(
 ) -> None:
     environments: list[dict[str, str]] = []
 
-    def away(**_: Any) -> None:
+    def raise_error(**_: Any) -> None:
         raise error
 
-    def started(_: Processes, __: Any, ___: Any, env: dict[str, str]) -> int:
+    def record_environment(_: Processes, __: Any, ___: Any, env: dict[str, str]) -> int:
         environments.append(env)
         if len(environments) == 1:
             raise CancelledError  # Prefect's own comes late, wherever the thread is by then
         return 0
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "run", away)
-    monkeypatch.setattr(Processes, "run", started)
+    monkeypatch.setattr(run, "run", raise_error)
+    monkeypatch.setattr(Processes, "run", record_environment)
     for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/api")
     pipeline.run_pipeline(lambda: None, Processes(), Display())
@@ -191,7 +191,7 @@ def test_a_refused_dry_run_leaves_the_parameters_frozen_as_they_are(tmp_path: Pa
     Path("params.yaml").write_text("value: 1\n")
 
     @contextmanager
-    def edited() -> Iterator[None]:
+    def edit_params() -> Iterator[None]:
         Path("params.yaml").write_text("value: 2\n")
         try:
             yield
@@ -204,7 +204,7 @@ def test_a_refused_dry_run_leaves_the_parameters_frozen_as_they_are(tmp_path: Pa
 
     monkeypatch.setattr(run, "make_plan", refuse)
     with pytest.raises(UserError, match="no stage nowhere"):
-        run.dry_run(["nowhere"], edited=edited())
+        run.dry_run(["nowhere"], edited=edit_params())
     assert json.loads(Path("data/params.json").read_text()) == {"value": 1}
 
 
@@ -218,8 +218,8 @@ def test_a_run_is_recorded_without_estimates_where_they_fail(tmp_path: Path, mon
 
         monkeypatch.setattr(run, "forecasts", fail)
         with run._record_run(plan, part=True):
-            assert watched().part
-            assert [(stage.name, stage.estimate) for stage in watched().stages] == [("a", None)]
+            assert recorded_run().part
+            assert [(stage.name, stage.estimate) for stage in recorded_run().stages] == [("a", None)]
 
 
 def test_a_run_without_work_replaces_the_record_of_one_that_did_not_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,10 +227,10 @@ def test_a_run_without_work_replaces_the_record_of_one_that_did_not_end_well(tmp
     plan: Any = SimpleNamespace(changed={}, graph=SimpleNamespace(stages={"a": None, "b": None}))
     with suppress(KeyboardInterrupt), recording([StageNow("a"), StageNow("b")]):
         raise KeyboardInterrupt(2)
-    assert not watched().is_done
+    assert not recorded_run().is_done
     with run._record_run(plan):
-        assert not watched().is_done, "it goes on"
-    assert watched().is_done and [stage.state for stage in watched().stages] == ["cached", "cached"]
+        assert not recorded_run().is_done, "it goes on"
+    assert recorded_run().is_done and [stage.state for stage in recorded_run().stages] == ["cached", "cached"]
     before = RECORD.read_bytes()
     with run._record_run(plan):
         assert RECORD.read_bytes() == before, "one that is done stays"

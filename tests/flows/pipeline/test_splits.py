@@ -23,7 +23,7 @@ STAGES = ("prepare", "base", "train@init", "train@star", "reranker@came", "reran
 ALL, UNTRAINED = {"train": 3, "dev": 2, "test": 1}, ("prepare", "train@init", "evaluate@init", "evaluate_bm25", "report")
 
 
-def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **options: Any) -> str:
+def check_splits(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **options: Any) -> str:
     rows = {split: {"queries": counts.get(split, 0), "positives": counts.get(split, 0)} for split in ("train", "dev", "test")}
     (folder / "stats.json").write_text(json.dumps({"splits": rows} | options.pop("found", {})))
     sections = SECTIONS | {"evaluate": options.pop("evaluate", {})}
@@ -36,13 +36,13 @@ def test_which_stages_train_on_train() -> None:
 
 
 def test_data_sets_that_are_accepted(tmp_path: Path) -> None:
-    assert told(tmp_path, ALL) == ""
-    assert told(tmp_path, ALL, with_dev=True) == ""
-    assert told(tmp_path, {"dev": 1}, UNTRAINED) == ""
-    assert told(tmp_path, {"train": 1}, ("prepare", "bm25")) == "", "nothing is measured"
-    assert "the best system is chosen on test" in told(tmp_path, {"test": 1}, UNTRAINED)
-    assert "the best system is chosen on test" in told(tmp_path, {"train": 1, "test": 1})
-    assert told(tmp_path, {"test": 1}, ("prepare", "train@init", "evaluate@init")) == "", "nothing is chosen"
+    assert check_splits(tmp_path, ALL) == ""
+    assert check_splits(tmp_path, ALL, with_dev=True) == ""
+    assert check_splits(tmp_path, {"dev": 1}, UNTRAINED) == ""
+    assert check_splits(tmp_path, {"train": 1}, ("prepare", "bm25")) == "", "nothing is measured"
+    assert "the best system is chosen on test" in check_splits(tmp_path, {"test": 1}, UNTRAINED)
+    assert "the best system is chosen on test" in check_splits(tmp_path, {"train": 1, "test": 1})
+    assert check_splits(tmp_path, {"test": 1}, ("prepare", "train@init", "evaluate@init")) == "", "nothing is chosen"
     for text in (None, "", "[]", '{"splits": {"train": 1}}'):  # someone's own graph
         if text is not None:
             (tmp_path / "other.json").write_text(text)
@@ -50,9 +50,9 @@ def test_data_sets_that_are_accepted(tmp_path: Path) -> None:
 
 
 def test_queries_of_dev_that_are_in_test_are_told(tmp_path: Path) -> None:
-    message = told(tmp_path, ALL, found={"dev_in_test": 1_200})
+    message = check_splits(tmp_path, ALL, found={"dev_in_test": 1_200})
     assert message.startswith("beir:x: 1,200 queries of dev are in test too, by id or text") and "\n" not in message
-    assert told(tmp_path, ALL, ("prepare", "bm25"), found={"dev_in_test": 2}) == "", "nothing is measured"
+    assert check_splits(tmp_path, ALL, ("prepare", "bm25"), found={"dev_in_test": 2}) == "", "nothing is measured"
 
 
 @pytest.mark.parametrize("queries", ["corpus", "pseudo"])
@@ -94,7 +94,7 @@ def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) 
 )
 def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], options: dict[str, Any], message: str) -> None:
     with pytest.raises(splits.Unfit) as refusal:
-        told(tmp_path, counts, **options)
+        check_splits(tmp_path, counts, **options)
     assert message in str(refusal.value)
 
 
@@ -103,15 +103,15 @@ def test_grades_that_nothing_reaches_are_refused(tmp_path: Path) -> None:
         rows = pa.table([pa.array(column, field.type) for column, field in zip((["q"], ["d"], [grade]), QRELS, strict=True)], schema=QRELS)
         write_table(tmp_path / f"qrels/{split}.parquet", QRELS, [rows])
     for fine in (1, {"test": 3}, {"dev": 1, "test": 2}):
-        assert told(tmp_path, ALL, evaluate={"relevance": fine}) == ""
+        assert check_splits(tmp_path, ALL, evaluate={"relevance": fine}) == ""
     line = (
         "^beir:x: found 1 as the largest grade of dev, expected at least 2, or no document is relevant; set evaluate.relevance .* to 1, or"
     )
     with pytest.raises(splits.Unfit, match=line):
-        told(tmp_path, ALL, evaluate={"relevance": 2})
+        check_splits(tmp_path, ALL, evaluate={"relevance": 2})
     with pytest.raises(splits.Unfit, match="found 3 as the largest grade of test, expected at least 4"):
-        told(tmp_path, ALL, evaluate={"relevance": {"dev": 1, "test": 4}})
-    assert told(tmp_path, ALL, ("prepare", "bm25"), evaluate={"relevance": 2}) == "", "nothing is measured"
+        check_splits(tmp_path, ALL, evaluate={"relevance": {"dev": 1, "test": 4}})
+    assert check_splits(tmp_path, ALL, ("prepare", "bm25"), evaluate={"relevance": 2}) == "", "nothing is measured"
 
 
 def test_queries_without_a_relevant_document_are_not_judged(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_unfit_data_set_is_refused_when_it_is_prepared_and_nothing_has_change
     project.add(7.0, folder=other)
     names = ("params.yaml", "dvc.lock", "data/source.json", "data/corpus/stats.json", "data/metrics/a.json", "data/report/report.html")
     before = {name: (project.folder / name).read_bytes() for name in names}
-    project.act("fail")  # if a training begins
+    project.set_act("fail")  # if a training begins
     out, err = project.call("run", "--set", "dataset.source=beir:../other", "--set", "bm25.k1=1.5", status=2)
     assert "train@a" not in out
     assert err == (

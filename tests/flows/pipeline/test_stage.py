@@ -72,7 +72,7 @@ PROBLEM_OF_TRAIN = Invalid("corpus.tsv:7: found 2 columns", where="corpus.tsv:7"
 
 
 @contextmanager
-def monkeypatched(env: Mapping[str, str]) -> Iterator[None]:
+def stage_environment(env: Mapping[str, str]) -> Iterator[None]:
     """`report` in the environment of a stage."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PROBLEM, env[PROBLEM])
@@ -95,37 +95,43 @@ class Scripted(Processes):
         for line in text.splitlines():
             tell(line)
         if "bad" in text and "with 2" in text:
-            with monkeypatched(env):
+            with stage_environment(env):
                 report([Problem("invalid", "an earlier one"), PROBLEM_OF_TRAIN])
         return status
 
 
 def test_how_a_stage_ended(tmp_path: Path) -> None:
-    def end(*answers: tuple[int, str]) -> tuple[str, int, str]:
+    def outcome_of(*answers: tuple[int, str]) -> tuple[str, int, str]:
         outcome = run_stage("train@a", Scripted(*answers), lambda _: None, logs=tmp_path)
         assert [file.name for file in tmp_path.iterdir()] == ["train@a.log"], "no record is left"
         return outcome.state, outcome.status, outcome.problem.message if outcome.problem else ""
 
-    assert end((0, RAN)) == ("Ran", 0, "")
+    assert outcome_of((0, RAN)) == ("Ran", 0, "")
     assert (tmp_path / "train@a.log").read_text() == RAN.replace("\n\n", "\n\n") + "\n"
-    assert end((0, "Stage 'train@a' didn't change, skipping")) == ("Cached", 0, "")
+    assert outcome_of((0, "Stage 'train@a' didn't change, skipping")) == ("Cached", 0, "")
     assert "epoch 1" in (tmp_path / "train@a.log").read_text(), "the log of the last real run is kept"
-    assert end((255, FAILED), CHECKED_OUT) == ("Failed", 2, "corpus.tsv:7: found 2 columns"), "not the line that it printed"
+    assert outcome_of((255, FAILED), CHECKED_OUT) == ("Failed", 2, "corpus.tsv:7: found 2 columns"), "not the line that it printed"
     log = tmp_path / "train@a.log"
-    assert end((255, FAILED.replace("with 2", "with 1")), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 1; its log: {log}")
+    assert outcome_of((255, FAILED.replace("with 2", "with 1")), CHECKED_OUT) == (
+        "Failed",
+        1,
+        f"train@a: failed with status 1; its log: {log}",
+    )
     assert (
-        end((255, FAILED.replace("with 2", "with -9")), CHECKED_OUT)[2]
+        outcome_of((255, FAILED.replace("with 2", "with -9")), CHECKED_OUT)[2]
         == f"train@a: failed with status -9 (killed; out of memory?); its log: {log}"
     )
     silent = FAILED.replace("bad", "printed only")
-    assert end((255, silent), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 2; its log: {log}"), "no printed line is read"
+    assert outcome_of((255, silent), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 2; its log: {log}"), (
+        "no printed line is read"
+    )
     lost = "ERROR: failed to transfer 'ab' - [Errno 28] No space left on device: 'x'\n"
-    assert end((0, RAN + "\n" + lost))[:2] == ("Failed", 2), "DVC ends with status 0 where its cache is full"
-    assert end((0, lost + RAN)) == ("Ran", 0, ""), "what the remote lacks is computed"
-    assert end((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
+    assert outcome_of((0, RAN + "\n" + lost))[:2] == ("Failed", 2), "DVC ends with status 0 where its cache is full"
+    assert outcome_of((0, lost + RAN)) == ("Ran", 0, ""), "what the remote lacks is computed"
+    assert outcome_of((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
     problem = run_stage("train@a", Scripted((255, FAILED), CHECKED_OUT), lambda _: None, logs=tmp_path).problem
     assert problem == PROBLEM_OF_TRAIN, "every field comes through"
-    assert end((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that someone held is tried again"
+    assert outcome_of((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that someone held is tried again"
 
 
 def test_a_device_serves_one_stage_at_a_time() -> None:
@@ -133,7 +139,7 @@ def test_a_device_serves_one_stage_at_a_time() -> None:
     busy: set[str] = set()
     peak = 0
 
-    def work() -> None:
+    def use_device() -> None:
         nonlocal peak
         with slots.take() as env:
             device = env["CUDA_VISIBLE_DEVICES"]
@@ -145,7 +151,7 @@ def test_a_device_serves_one_stage_at_a_time() -> None:
             with guard:
                 busy.remove(device)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=use_device) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -159,28 +165,28 @@ def test_several_devices_are_taken_at_once() -> None:
     slots, order = Slots(["0", "1", "2"]), list[str]()
     release = {name: threading.Event() for name in "abcd"}
 
-    def work(name: str, count: int) -> None:
+    def take_devices(name: str, count: int) -> None:
         with slots.take(count) as env:
             order.append(f"{name} {env['CUDA_VISIBLE_DEVICES']}")
             assert release[name].wait(60)
 
     threads = []
     for name, count in (("a", 1), ("b", 1), ("c", 5), ("d", 1)):
-        threads.append(threading.Thread(target=work, args=(name, count)))
+        threads.append(threading.Thread(target=take_devices, args=(name, count)))
         threads[-1].start()
         if name in "ab":
-            until(lambda: len(order) == len(threads))
+            wait_until(lambda: len(order) == len(threads))
         elif name == "c":
-            until(slots._turn.locked)  # it waits
+            wait_until(slots._turn.locked)  # it waits
     assert order == ["a 0", "b 1"], "one is free, but c needs all three, and d came after c"
     release["a"].set()
     time.sleep(0.2)
     assert len(order) == 2
     release["b"].set()
-    until(lambda: len(order) == 3)
+    wait_until(lambda: len(order) == 3)
     assert {*order[2].removeprefix("c ").split(",")} == {"0", "1", "2"}, "of five, the three that there are"
     release["c"].set()
-    until(lambda: len(order) == 4)
+    wait_until(lambda: len(order) == 4)
     release["d"].set()
     for thread in threads:
         thread.join()
@@ -189,12 +195,12 @@ def test_several_devices_are_taken_at_once() -> None:
 def test_trainings_on_a_cluster_take_turns_and_pieces_of_work_do_not_wait() -> None:
     gangs, started, order = Slots([""]), threading.Event(), list[str]()
 
-    def second() -> None:
+    def run_second() -> None:
         started.set()
         with ray_environment(gangs, "together"):
             order.append("second")
 
-    thread = threading.Thread(target=second)
+    thread = threading.Thread(target=run_second)
     with ray_environment(gangs, "together") as env:
         assert env == {"CUDA_VISIBLE_DEVICES": ""}
         thread.start()
@@ -207,7 +213,7 @@ def test_trainings_on_a_cluster_take_turns_and_pieces_of_work_do_not_wait() -> N
     assert order == ["first", "second"]
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     ends = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < ends

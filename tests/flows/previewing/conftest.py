@@ -1,5 +1,5 @@
 """A preview's second run is carried out in this process, as an evaluation's is."""
 
-from tests.flows.evaluating.conftest import carried_out
+from tests.flows.evaluating.conftest import run_plan
 
-__all__ = ["carried_out"]
+__all__ = ["run_plan"]

@@ -22,31 +22,31 @@ WARMUP = {"init": "base", "negatives": "bm25", "epochs": 3.0}
 STAR = {"init": "warmup", "negatives": "warmup"}
 
 
-def chosen(rounds: dict[str, Any], name: str | None = None, **sections: Any) -> Any:
+def choose_systems(rounds: dict[str, Any], name: str | None = None, **sections: Any) -> Any:
     return systems({"rounds": rounds, **sections}, name)
 
 
 def test_the_encoder_as_it_is_and_the_first_round_that_needs_no_other() -> None:
-    choice = chosen({"init": INIT, "star": STAR, "warmup": WARMUP, "later": WARMUP})
+    choice = choose_systems({"init": INIT, "star": STAR, "warmup": WARMUP, "later": WARMUP})
     assert (choice.start, choice.trained, choice.rounds) == ("init", "warmup", {"init": INIT, "warmup": WARMUP})
-    assert chosen({"init": INIT, "warmup": WARMUP, "later": WARMUP}, "later").trained == "later"
-    alone = chosen({"star": STAR, "warmup": WARMUP})
+    assert choose_systems({"init": INIT, "warmup": WARMUP, "later": WARMUP}, "later").trained == "later"
+    alone = choose_systems({"star": STAR, "warmup": WARMUP})
     assert alone.rounds == {"start": INIT, "warmup": WARMUP}, "the start is shown although no round is without training"
-    assert chosen({"start": WARMUP}).rounds == {"as_it_is": INIT, "start": WARMUP}
+    assert choose_systems({"start": WARMUP}).rounds == {"as_it_is": INIT, "start": WARMUP}
 
 
 def test_a_pre_trained_start_is_replaced_and_another_encoder_kept() -> None:
-    from_costa = chosen({"init": INIT, "a": {**WARMUP, "init": "costa"}}, pretrain={"costa": {}})
+    from_costa = choose_systems({"init": INIT, "a": {**WARMUP, "init": "costa"}}, pretrain={"costa": {}})
     assert from_costa.rounds == {"init": INIT, "a": WARMUP}
     other = {**WARMUP, "init": "e5"}
-    assert chosen({"init": INIT, "a": other}, encoders={"e5": {}}).rounds == {"start": {**INIT, "init": "e5"}, "a": other}
+    assert choose_systems({"init": INIT, "a": other}, encoders={"e5": {}}).rounds == {"start": {**INIT, "init": "e5"}, "a": other}
 
 
 def test_without_a_round_that_can_be_trained_there_is_the_encoder_alone() -> None:
     for rounds in ({"init": INIT}, {"init": INIT, "star": STAR, "given": {**WARMUP, "negatives": "official"}}):
-        choice = chosen(rounds)
+        choice = choose_systems(rounds)
         assert (choice.trained, choice.rounds) == (None, {"init": INIT})
-    assert chosen({"init": INIT, "warmup": WARMUP}, "init").rounds == {"init": INIT}
+    assert choose_systems({"init": INIT, "warmup": WARMUP}, "init").rounds == {"init": INIT}
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_mistakes_are_refused_before_anything_runs(arguments: dict[str, Any], me
 
 
 @pytest.fixture
-def previewed(small: Any, carried_out: Callable[[Plan], Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Plan]]:
-    """`previewed(...)`: a preview whose second run is in this process; its exit status and plan."""
+def run_preview(small: Any, run_plan: Callable[[Plan], Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Plan]]:
+    """`run_preview(...)`: a preview whose second run is in this process; its exit status and plan."""
     monkeypatch.chdir(small.folder)
     plans = list[Plan]()
 
@@ -82,16 +82,16 @@ def previewed(small: Any, carried_out: Callable[[Plan], Path], monkeypatch: pyte
     def second_run(plan: Plan, folder: Path, **_: Any) -> Iterator[Path]:
         assert folder == module.FOLDER
         plans.append(plan)
-        yield carried_out(plan)
+        yield run_plan(plan)
 
     monkeypatch.setattr(module.pipeline, "run", prepare)
     monkeypatch.setattr(module, "second_run", second_run)
     return lambda documents=400, **options: (preview(documents, **options), plans[-1])
 
 
-def test_a_preview_measures_on_dev_of_the_sample(previewed: Any, small: Any, capsys: Any) -> None:
+def test_a_preview_measures_on_dev_of_the_sample(run_preview: Any, small: Any, capsys: Any) -> None:
     project, before = small.folder, small.read("params.yaml")
-    status, plan = previewed(sets=["rounds.warmup.lr=1e-3", "rounds.warmup.batch_queries=16"])
+    status, plan = run_preview(sets=["rounds.warmup.lr=1e-3", "rounds.warmup.batch_queries=16"])
     out = capsys.readouterr().out
     folder = project.with_name("beside")
     rounds = read_yaml(folder / "params.yaml")["rounds"]
@@ -108,39 +108,39 @@ def test_a_preview_measures_on_dev_of_the_sample(previewed: Any, small: Any, cap
     assert (project / "params.yaml").read_bytes() == before, "the setting was for the preview alone"
 
 
-def test_without_train_queries_the_encoders_are_measured(previewed: Any, small: Any, capsys: Any) -> None:
+def test_without_train_queries_the_encoders_are_measured(run_preview: Any, small: Any, capsys: Any) -> None:
     for folder in ("queries", "qrels"):
         (small.folder / f"data/corpus/{folder}/train.parquet").unlink()
-    status, plan = previewed()
+    status, plan = run_preview()
     assert status == 0 and list(plan.targets) == ["evaluate_bm25", "evaluate@init"]
     assert "Holm over 1 pair," in capsys.readouterr().out
     with pytest.raises(UserError, match=r"--round warmup: .* found no train queries"):
-        previewed(name="warmup")
+        run_preview(name="warmup")
 
 
-def test_made_queries_are_made_from_the_sample(previewed: Any, small: Any, capsys: Any) -> None:
+def test_made_queries_are_made_from_the_sample(run_preview: Any, small: Any, capsys: Any) -> None:
     small.set("queries", "pseudo")
     small.set("pseudo", {"dev": "pseudo", "dev_share": 0.4, "per_document": 2})
-    status, _ = previewed()
+    status, _ = run_preview()
     out = capsys.readouterr().out
     assert status == 0 and " of 8 queries; a full run" in out and "which favors BM25" in out
     assert (small.folder.with_name("beside") / "data/pseudo/qrels/dev.parquet").exists()
 
 
-@pytest.mark.usefixtures("previewed", "small")
+@pytest.mark.usefixtures("run_preview", "small")
 def test_why_a_run_failed_is_told(monkeypatch: Any, capsys: Any) -> None:
     @contextmanager
-    def failing(*_: Any, **__: Any) -> Iterator[Path]:
+    def fail_training(*_: Any, **__: Any) -> Iterator[Path]:
         raise RunFailed(Problem("stage", "train@warmup: the disk is full", 1))
         yield Path()
 
-    monkeypatch.setattr(module, "second_run", failing)
+    monkeypatch.setattr(module, "second_run", fail_training)
     assert preview(400) == 1 and "retemper: train@warmup: the disk is full" in capsys.readouterr().err
 
-    def refused(*_: Any, **__: Any) -> None:
+    def refuse_corpus(*_: Any, **__: Any) -> None:
         raise StagesFailed([Problem("user", "corpus.jsonl:7: found no text", 2)], 2)
 
-    monkeypatch.setattr(module.pipeline, "run", refused)
+    monkeypatch.setattr(module.pipeline, "run", refuse_corpus)
     assert preview(400) == 2 and "retemper: corpus.jsonl:7: found no text" in capsys.readouterr().err
 
 

@@ -67,15 +67,15 @@ def test_a_command_ends_where_who_is_told_cannot_listen() -> None:
     assert len(lines) == 5000
 
 
-def test_a_run_whose_reader_is_gone_has_its_true_state(served: Any) -> None:
-    process = served.start("run", "prepare")
+def test_a_run_whose_reader_is_gone_has_its_true_state(served_toy: Any) -> None:
+    process = served_toy.start("run", "prepare")
     assert process.stdout is not None
     process.stdout.close()
     error = process.stderr.read()
     assert process.wait(300) == 0, error
     assert "Traceback" not in error and "Broken" not in error
-    assert "at work on data/corpus" in (served.folder / ".retemper/logs/prepare.log").read_text()
-    assert (served.folder / "data/corpus").exists() and "prepare" in (served.folder / "dvc.lock").read_text()
+    assert "at work on data/corpus" in (served_toy.folder / ".retemper/logs/prepare.log").read_text()
+    assert (served_toy.folder / "data/corpus").exists() and "prepare" in (served_toy.folder / "dvc.lock").read_text()
 
 
 def test_what_is_said_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,14 +150,14 @@ def test_lines_of_many_threads_come_whole_and_once(paper: Any) -> None:
     terminal = paper("stdout", "stderr")
     display, stages = Display(), [f"stage{number}" for number in range(6)]
 
-    def work(stage: str) -> None:
+    def show_stage(stage: str) -> None:
         for turn in range(10):
             display.began(stage)
             display.output(stage, f"line {turn}")
             display.ended(stage, Outcome("Ran", turn))
 
     with display.open(stages):
-        threads = [threading.Thread(target=work, args=(stage,)) for stage in stages]
+        threads = [threading.Thread(target=show_stage, args=(stage,)) for stage in stages]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -32,11 +32,11 @@ def test_who_waits_for_a_turn_is_told_so(tmp_path: Path) -> None:
     holder = locks.wait_and_hold(lock)
     holder.__enter__()
 
-    def waiting() -> None:
+    def note_and_release() -> None:
         messages.append("another is in progress")
         holder.__exit__(None, None, None)
 
-    with locks.wait_and_hold(lock, waiting):
+    with locks.wait_and_hold(lock, note_and_release):
         assert messages == ["another is in progress"]
 
 
@@ -47,12 +47,12 @@ def rwlock(tmp_path: Path) -> Path:
     return path
 
 
-def held(process: int) -> str:
+def lock_record(process: int) -> str:
     return json.dumps({"write": {"/data/x": {"pid": process, "cmd": "dvc repro"}}, "read": {}})
 
 
 @pytest.mark.parametrize(
-    "content", ["", '{"write": {"/da', "[]", held(2**22 + 1), held(os.getpid())], ids=["empty", "cut", "list", "gone", "us"]
+    "content", ["", '{"write": {"/da', "[]", lock_record(2**22 + 1), lock_record(os.getpid())], ids=["empty", "cut", "list", "gone", "us"]
 )
 def test_a_stale_or_broken_record_is_removed(rwlock: Path, content: str) -> None:
     """A process id may be another program's by now: ours is not DVC."""
@@ -161,31 +161,31 @@ def test_a_killed_first_run_leaves_no_dvc_lock(tmp_path: Path, monkeypatch: pyte
     assert not lock.exists()
 
 
-def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
-    lock = finished.folder / "dvc.lock"
+def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished_toy: Any) -> None:
+    lock = finished_toy.folder / "dvc.lock"
     text = lock.read_text()
-    memory = finished.folder / ".retemper/dvc.lock"
+    memory = finished_toy.folder / ".retemper/dvc.lock"
     memory.write_text("")
-    (finished.folder / "dvc.yaml").write_text("stages:\n  prepare:\n    cmds: no such key\n")
-    result = finished.call("run")
+    (finished_toy.folder / "dvc.yaml").write_text("stages:\n  prepare:\n    cmds: no such key\n")
+    result = finished_toy.call("run")
     assert result.returncode == 2
     assert "dvc.yaml" in result.stderr
     assert "truncated" not in result.stderr
     assert lock.read_text() == text
-    finished.command("git", "checkout", "--quiet", "dvc.yaml")
+    finished_toy.command("git", "checkout", "--quiet", "dvc.yaml")
     for truncated in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
         lock.write_text(truncated)
         memory.write_text(text)
-        finished.call("run", "--dry-run")
+        finished_toy.call("run", "--dry-run")
         assert lock.read_text() == truncated, "a dry run fixes nothing"
-    assert "truncated" in finished.call("run").stderr
+    assert "truncated" in finished_toy.call("run").stderr
     assert lock.read_text() == text
     lock.write_text(text[: text.index("\n  report:") + 1])  # valid YAML
-    assert "dvc.lock was truncated and had lost report; restored as the last run left it" in finished.call("run").stderr
+    assert "dvc.lock was truncated and had lost report; restored as the last run left it" in finished_toy.call("run").stderr
     assert lock.read_text() == text
-    finished.command("git", "add", "dvc.lock")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    (finished.folder / locks.AFTER).unlink()
+    finished_toy.command("git", "add", "dvc.lock")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    (finished_toy.folder / locks.AFTER).unlink()
     lock.write_text(text[: text.index("\n  report:") + 1])
-    assert "dvc.lock was truncated and had lost report; restored as git has it" in finished.call("run").stderr
+    assert "dvc.lock was truncated and had lost report; restored as git has it" in finished_toy.call("run").stderr
     assert lock.read_text() == text

@@ -80,11 +80,11 @@ def python(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in (FORKS, "PYTHONPATH", "PYTHONSAFEPATH"):
         monkeypatch.delenv(name, raising=False)
     with PreparedPython(["xmlrpc.client"]) as prepared:
-        eventually(lambda: "fork_server.py" in call(prepared, "owner").stdout)
+        wait_until(lambda: "fork_server.py" in call(prepared, "owner").stdout)
         yield prepared
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 300) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -97,11 +97,11 @@ def test_arrow_gives_back_what_is_freed(project: Path, monkeypatch: pytest.Monke
     for name in (FORKS, "PYTHONPATH", "PYTHONSAFEPATH", "ARROW_DEFAULT_MEMORY_POOL"):
         monkeypatch.delenv(name, raising=False)
     with PreparedPython(["pyarrow"]) as prepared:
-        eventually(lambda: "fork_server.py" in call(prepared, "owner").stdout)
+        wait_until(lambda: "fork_server.py" in call(prepared, "owner").stdout)
         assert call(prepared, "arrow").stdout == "system\n"
 
 
-def alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -120,11 +120,11 @@ def start(python: PreparedPython, name: str, *arguments: str) -> subprocess.Pope
     return subprocess.Popen(command, env=environment(**python.environment), stdout=subprocess.PIPE, text=True)
 
 
-def hanging(python: PreparedPython, project: Path) -> tuple[subprocess.Popen[str], list[int]]:
+def start_hanging(python: PreparedPython, project: Path) -> tuple[subprocess.Popen[str], list[int]]:
     """A client, and the processes that hang behind it."""
     note = project / f"hangs{time.monotonic_ns()}"
     client = start(python, "hang", str(note))
-    eventually(lambda: note.exists() and note.read_text())
+    wait_until(lambda: note.exists() and note.read_text())
     return client, [int(text) for text in note.read_text().split()]
 
 
@@ -147,7 +147,7 @@ def test_its_end_is_that_of_a_new_python(python: Any) -> None:
 
 
 def test_prepared_modules_are_there_and_none_of_ours(python: Any) -> None:
-    eventually(lambda: "xmlrpc" in call(python, "loaded").stdout)
+    wait_until(lambda: "xmlrpc" in call(python, "loaded").stdout)
     assert call(python, "loaded").stdout.split() == ["json", "tasks", "xmlrpc"]
 
 
@@ -174,35 +174,35 @@ def test_ps_shows_the_program(python: Any) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_program_is_told_as_such(python: Any, project: Path, number: signal.Signals) -> None:
-    client, (program, helper) = hanging(python, project)
+    client, (program, helper) = start_hanging(python, project)
     os.kill(program, number)
     assert client.wait(timeout=300) == -number
-    eventually(lambda: not alive(helper))
+    wait_until(lambda: not is_alive(helper))
 
 
 def test_a_killed_client_takes_its_program_with_it(python: Any, project: Path) -> None:
-    client, processes = hanging(python, project)
-    other, other_processes = hanging(python, project)
+    client, processes = start_hanging(python, project)
+    other, other_processes = start_hanging(python, project)
     client.kill()
-    eventually(lambda: not any(map(alive, processes)))
-    assert all(map(alive, other_processes)), "only its own"
+    wait_until(lambda: not any(map(is_alive, processes)))
+    assert all(map(is_alive, other_processes)), "only its own"
     other.kill()
-    eventually(lambda: not any(map(alive, other_processes)))
+    wait_until(lambda: not any(map(is_alive, other_processes)))
 
 
 def test_a_killed_server_takes_its_programs_with_it_and_python_starts_as_ever(python: Any, project: Path) -> None:
-    client, (program, _) = hanging(python, project)
+    client, (program, _) = start_hanging(python, project)
     server = int(Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(server, signal.SIGKILL)
     assert client.wait(timeout=300) == -signal.SIGKILL
-    eventually(lambda: not alive(program))
+    wait_until(lambda: not is_alive(program))
     assert call(python, "say", "5").returncode == 5
 
 
 def test_sigterm_reaches_the_program(python: Any, project: Path) -> None:
     note = project / "farewell"
     client = start(python, "farewell", str(note))
-    eventually(note.exists)
+    wait_until(note.exists)
     client.terminate()
     assert client.communicate(timeout=300)[0] == "stopped\n"
     assert client.returncode == 7

@@ -16,22 +16,22 @@ SLEEPERS = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']);
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 
 
-def alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:
         return False
 
 
-def gone(process: int, seconds: float = 30) -> bool:
+def wait_for_end(process: int, seconds: float = 30) -> bool:
     """Whether a process ends; our sleepers sleep longer than we wait."""
     deadline = time.monotonic() + seconds
-    while alive(process) and time.monotonic() < deadline:
+    while is_alive(process) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return not alive(process)
+    return not is_alive(process)
 
 
-def python(script: str) -> list[str]:
+def python_command(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
@@ -46,7 +46,7 @@ def test_output_comes_line_by_line_and_the_status_is_the_commands(tmp_path: Path
         if len(lines) == 2:
             mark.touch()
 
-    assert Processes().run(python(f"{script}print('half\\rwhole'); sys.exit(7)"), tell) == 7
+    assert Processes().run(python_command(f"{script}print('half\\rwhole'); sys.exit(7)"), tell) == 7
     assert lines == ["one", "two", "half", "whole"]
 
 
@@ -56,12 +56,12 @@ def test_commands_and_all_that_they_start_ignore_sigint() -> None:
     inner = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('and so does its child')"
     script = f"import os, signal, subprocess, sys; os.kill(os.getpid(), signal.SIGINT); print('it goes on', flush=True); \
 subprocess.run([sys.executable, '-c', {inner!r}])"
-    assert Processes().run(python(script), lines.append) == 0
+    assert Processes().run(python_command(script), lines.append) == 0
     assert lines == ["it goes on", "and so does its child"]
 
 
 def test_a_killed_command_and_a_missing_one() -> None:
-    assert Processes().run(python("import os; os.kill(os.getpid(), 9)"), print) == 137
+    assert Processes().run(python_command("import os; os.kill(os.getpid(), 9)"), print) == 137
     lines: list[str] = []
     assert Processes().run(["no-such-command"], lines.append) == 127
     assert "no-such-command" in lines[0]
@@ -90,7 +90,7 @@ with stopping_on_signals(processes):
     except Stopped:
         print("nothing more is started", flush=True)
 """
-    result = subprocess.run(python(script), capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(python_command(script), capture_output=True, text=True, timeout=300, check=False)
     assert (result.stdout, result.stderr) == ("nothing more is started\n", "\nretemper: stopped\n")
 
 
@@ -99,9 +99,9 @@ class TestNothingIsLeft:
     def test_of_a_command_that_ends(self) -> None:
         lines: list[str] = []
         start = time.monotonic()
-        Processes().run(python(SLEEPERS.format(seconds=0)), lines.append)
+        Processes().run(python_command(SLEEPERS.format(seconds=0)), lines.append)
         assert time.monotonic() - start < 55, "its child held the pipe open for a minute, and we did not wait for that"
-        assert gone(int(lines[0]))
+        assert wait_for_end(int(lines[0]))
 
     def test_of_a_command_that_is_stopped(self) -> None:
         processes, started, lines = Processes(), threading.Event(), []
@@ -110,20 +110,20 @@ class TestNothingIsLeft:
             lines.append(line)
             started.set()
 
-        thread = threading.Thread(target=lambda: processes.run(python(SLEEPERS.format(seconds=60)), tell))
+        thread = threading.Thread(target=lambda: processes.run(python_command(SLEEPERS.format(seconds=60)), tell))
         thread.start()
         assert started.wait(60)
         processes.stop()
         thread.join(30)
         assert not thread.is_alive()
-        assert gone(int(lines[0]))
+        assert wait_for_end(int(lines[0]))
         with pytest.raises(Stopped):
             processes.run(["true"], print)
 
     def test_of_a_command_that_ignores_signals(self) -> None:
         processes, started = Processes(), threading.Event()
         status: list[int] = []
-        thread = threading.Thread(target=lambda: status.append(processes.run(python(STUBBORN), lambda _: started.set())))
+        thread = threading.Thread(target=lambda: status.append(processes.run(python_command(STUBBORN), lambda _: started.set())))
         thread.start()
         assert started.wait(60)
         processes.stop()
@@ -135,7 +135,7 @@ class TestNothingIsLeft:
         inner = [sys.executable, "-c", SLEEPERS.format(seconds=60)]
         script = f"from flows.process.processes import Processes; Processes().run({inner!r}, lambda line: print(line, flush=True))"
         root = str(Path(__file__).resolve().parents[3])
-        owner = subprocess.Popen(python(script), stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root})
+        owner = subprocess.Popen(python_command(script), stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root})
         assert owner.stdout is not None
         grandchild = int(owner.stdout.readline())
         child = int(Path(f"/proc/{grandchild}/stat").read_text().rpartition(")")[2].split()[1])
@@ -144,12 +144,12 @@ class TestNothingIsLeft:
         if victim == "both":
             owner.send_signal(signal.SIGSTOP)  # it does nothing about the tether's death
         os.kill(owner.pid if victim == "owner" else tether, signal.SIGKILL)
-        assert gone(child)
+        assert wait_for_end(child)
         if victim == "both":  # the command is gone; a stage then ends by itself (tasks.core.stage.entry)
             os.kill(grandchild, signal.SIGKILL)
             owner.kill()
-        assert gone(grandchild)
-        assert gone(tether)
+        assert wait_for_end(grandchild)
+        assert wait_for_end(tether)
         owner.wait(10)
 
 

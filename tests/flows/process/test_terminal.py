@@ -54,9 +54,9 @@ CTRL_C = "\x03"
 
 
 @pytest.mark.parametrize("presses", [1, 3])
-def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: int) -> None:
-    served.acts(encoders__a="hang")
-    terminal = Terminal(served, "run", "train@a")
+def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served_toy: Any, presses: int) -> None:
+    served_toy.set_acts(encoders__a="hang")
+    terminal = Terminal(served_toy, "run", "train@a")
     assert terminal.read(120, "train@a +[0-9]+ s > half way"), terminal.text
     assert terminal.read(60, "train@a +[0-9]+ s > running\r\x1b\\[2K"), "the line in passing is taken off again"
     start = time.monotonic()
@@ -74,11 +74,11 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
     assert not re.search("\x1b\\[(?!2K|0m)", terminal.text), "lines erased, no more (0m is a library's): no hidden cursor"
     assert "\x1b[2K" not in terminal.text[terminal.text.index("retemper: ") :], "nothing is drawn over what is said last"
     assert "retemper: stopped in train@a; finished stages are kept, and the same command resumes" in terminal.text
-    assert served.gone(), served.processes()
+    assert served_toy.wait_for_end(), served_toy.processes()
 
 
-def test_a_log_is_quiet(served: Any) -> None:
-    result = served.call("run", "train@a")
+def test_a_log_is_quiet(served_toy: Any) -> None:
+    result = served_toy.call("run", "train@a")
     assert result.returncode == 0, result.stderr
     assert "\x1b" not in result.stdout
     assert " > " not in result.stdout

@@ -147,10 +147,10 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 @pytest.fixture
-def make(source: Repository, tmp_path: Path) -> Callable[[str], Repository]:
-    """`make("new")` is a project laid out from `source`, `make("clone")` a clone of it; both have removed a page of docs."""
+def make_project(source: Repository, tmp_path: Path) -> Callable[[str], Repository]:
+    """`make_project("new")` lays a project out from `source`, `make_project("clone")` clones it; both have removed a page of docs."""
 
-    def made(kind: str) -> Repository:
+    def make(kind: str) -> Repository:
         folder = tmp_path / "project"
         if kind == "new":
             folder.mkdir()
@@ -164,4 +164,4 @@ def make(source: Repository, tmp_path: Path) -> Callable[[str], Repository]:
         project.commit({"params.yaml": PARAMS.replace("value: 1", "value: 9"), "data/source.json": '{"mine": {}}\n'}, "mine")
         return project
 
-    return made
+    return make

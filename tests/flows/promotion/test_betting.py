@@ -9,7 +9,7 @@ import pytest
 from flows.promotion.betting import BOLD, STEADY, Bets, log_capital, lower_bound, shows_more
 
 
-def plain(differences: list[float], c: float, alpha: float, sizes: list[float] | None = None, bets: Bets = STEADY) -> float:
+def reference_capital(differences: list[float], c: float, alpha: float, sizes: list[float] | None = None, bets: Bets = STEADY) -> float:
     """The same in numbers one by one, written from the formulas; the capital itself."""
     capital, seen = 1.0, []
     centred = bets.variance  # v_0, then the sum of squares
@@ -30,9 +30,9 @@ def test_the_capital_is_that_of_a_plain_loop(seed: int, c: float) -> None:
     draw = random.Random(seed)
     differences = [draw.choice([0.0, 0.0, draw.uniform(-1, 1), 1.0, 0.37]) for _ in range(draw.randint(1, 60))]
     capital = float(log_capital(np.array(differences), c, 0.02))
-    assert math.exp(capital) == pytest.approx(plain(differences, c, 0.02), rel=1e-9)
+    assert math.exp(capital) == pytest.approx(reference_capital(differences, c, 0.02), rel=1e-9)
     bold = float(log_capital(np.array(differences), c, 0.02, bets=BOLD))
-    assert math.exp(bold) == pytest.approx(plain(differences, c, 0.02, bets=BOLD), rel=1e-9)
+    assert math.exp(bold) == pytest.approx(reference_capital(differences, c, 0.02, bets=BOLD), rel=1e-9)
 
 
 @pytest.mark.parametrize("c", [-0.9, -0.01, 0.3])
@@ -41,7 +41,7 @@ def test_groups_of_several_sizes_are_as_in_a_plain_loop(c: float) -> None:
     sizes = draw.integers(1, 5, 50) / 4
     sums = sizes * draw.uniform(-0.6, 1, 50)
     assert math.exp(float(log_capital(sums, c, 0.02, sizes=sizes))) == pytest.approx(
-        plain(sums.tolist(), c, 0.02, sizes.tolist()), rel=1e-9
+        reference_capital(sums.tolist(), c, 0.02, sizes.tolist()), rel=1e-9
     )
     assert (log_capital(sums, c, 0.02, sizes=np.ones(50)) == log_capital(sums, c, 0.02)).all()
     assert lower_bound(sums, 0.05, sizes) <= sums.sum() / sizes.sum()

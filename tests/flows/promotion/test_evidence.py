@@ -34,7 +34,7 @@ def write_values(folder: Path, values: dict[str, float]) -> dict[str, dict[str, 
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -51,18 +51,18 @@ def test_systems_are_chosen_on_the_queries_that_choose() -> None:
         evidence.choosing_metrics({"one": first}, "m", GUARANTEED, groups={})
 
 
-def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
-    def fused(name: str, chosen_on: str | None, grid: int, **entry: Any) -> dict[str, Any]:
-        path = here / f"data/runs/{name}/fusion.json"
+def test_systems_that_the_confirming_queries_had_a_say_in(folder: Path) -> None:
+    def write_fusion(name: str, chosen_on: str | None, grid: int, **entry: Any) -> dict[str, Any]:
+        path = folder / f"data/runs/{name}/fusion.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"weight": 0.5, "k": None, "method": "linear", "chosen_on": chosen_on, "grid": [0] * grid, **entry}))
         return entry
 
     for model in ("a", "b"):
-        (here / "data/indexes" / model).mkdir(parents=True)
-    part = fused("part", "dev (selection part)", 21, first="bm25", second="a")
-    dev = fused("dev", "dev", 21, first="bm25", second="a")
-    nested = fused("nested", "dev", 7, first="dev", second="b")
+        (folder / "data/indexes" / model).mkdir(parents=True)
+    part = write_fusion("part", "dev (selection part)", 21, first="bm25", second="a")
+    dev = write_fusion("dev", "dev", 21, first="bm25", second="a")
+    nested = write_fusion("nested", "dev", 7, first="dev", second="b")
     sections: dict[str, Any] = {"rounds": {"a": {}, "b": {}}, "fuse": {"part": part}}
     metrics: Metrics = {name: {"dev": {"m": 0.5}} for name in ("a", "b", "bm25", "part")}
     assert evidence.count_looks(metrics, "m", sections) == 1
@@ -75,7 +75,7 @@ def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
     assert evidence.count_looks(metrics, "m", sections, fused=False) == 1, "no fusion is a candidate"
 
 
-def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_that_are_newer_than_the_champion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     current = Champion(2, "a", "promoted", "", digests={"corpus": "c1"}, commit="f" * 40)
     corpus = Parts({"corpus": "data/pseudo"}, {"corpus": "c2"}, {})
     warnings: list[str] = []
@@ -86,29 +86,29 @@ def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytes
 
     monkeypatch.setattr(champion, "parts_at", lambda *_: corpus)
     monkeypatch.setattr(champion, "get_out", get_out)
-    assert evidence.fresh_queries(here, current, corpus, queries=["q1", "q2", "q3"], warn=warnings.append) == {"q3"}
+    assert evidence.fresh_queries(folder, current, corpus, queries=["q1", "q2", "q3"], warn=warnings.append) == {"q3"}
     parts = Parts({"corpus": "data/pseudo"}, {"corpus": "c1"}, {})
-    assert evidence.fresh_queries(here, current, parts, queries=["q3"], warn=warnings.append) == set() and not warnings
+    assert evidence.fresh_queries(folder, current, parts, queries=["q3"], warn=warnings.append) == set() and not warnings
 
-    def gone(*_: Any, **__: Any) -> None:
+    def report_lost(*_: Any, **__: Any) -> None:
         raise UserError("nowhere any more")
 
-    monkeypatch.setattr(champion, "get_out", gone)
-    assert evidence.fresh_queries(here, current, corpus, queries=["q3"], warn=warnings.append) == set()
+    monkeypatch.setattr(champion, "get_out", report_lost)
+    assert evidence.fresh_queries(folder, current, corpus, queries=["q3"], warn=warnings.append) == set()
     assert warnings == ["dev: cannot tell which queries are newer than champion/2, so none counts as new: nowhere any more"]
 
 
-def test_groups_are_read_from_the_corpus(here: Path) -> None:
-    assert evidence.slices(here) == {}
+def test_groups_are_read_from_the_corpus(folder: Path) -> None:
+    assert evidence.slices(folder) == {}
     table = pa.table({"id": ["1", "2"], "text": ["who is it", "why"], "answers": [None, None]}, QUERIES)
-    write_table(here / "queries/dev.parquet", QUERIES, [table])
-    assert "question word who" in evidence.slices(here)
-    write_table(here / "columns/dev.parquet", COLUMNS, [pa.table({"query": ["2"], "column": ["kind"], "value": ["x"]}, COLUMNS)])
-    assert evidence.slices(here)["column kind x"] == ["2"]
-    assert evidence.groups(here) == {}
+    write_table(folder / "queries/dev.parquet", QUERIES, [table])
+    assert "question word who" in evidence.slices(folder)
+    write_table(folder / "columns/dev.parquet", COLUMNS, [pa.table({"query": ["2"], "column": ["kind"], "value": ["x"]}, COLUMNS)])
+    assert evidence.slices(folder)["column kind x"] == ["2"]
+    assert evidence.groups(folder) == {}
     rows = [["1", "2", "3", "3"], ["a", "a", "b", "a"], [1, 1, 1, 0]]
-    write_table(here / "qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
-    assert evidence.groups(here) == {"1": "1", "2": "1", "3": "3"}
+    write_table(folder / "qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
+    assert evidence.groups(folder) == {"1": "1", "2": "1", "3": "3"}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_groups_are_read_from_the_corpus(here: Path) -> None:
     ],
 )
 def test_each_champion_that_stands_is_measured_until_one_is_not_met(
-    here: Path, monkeypatch: pytest.MonkeyPatch, theirs: dict[int, float], rule: Any, measured: list[int], promoted: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, theirs: dict[int, float], rule: Any, measured: list[int], promoted: bool
 ) -> None:
     """A candidate of 0.5 everywhere, two champions that stand."""
     record = {"rule": "guaranteed", "measure": "m", "against": {"1": {}}, "beaten": []}
@@ -135,21 +135,21 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
     monkeypatch.setattr(decision, "evaluate_champion", evaluate)
     metrics: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
     candidate = Candidate(Champion(3, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), metrics, looks=1)
-    verdict = compare(here, champions, candidate, rule=Promotion(rule=rule), processes=Processes(), display=Display())
+    verdict = compare(folder, champions, candidate, rule=Promotion(rule=rule), processes=Processes(), display=Display())
     assert calls == measured and verdict.promoted == promoted
     assert set(metrics) == {"a", *(f"champion/{number}" for number in measured)}
     assert verdict.rule == rule
 
 
 @pytest.mark.parametrize("rule", ["guaranteed", "not_worse"])
-def test_the_comparison_knows_which_queries_share_a_document(here: Path, monkeypatch: pytest.MonkeyPatch, rule: Any) -> None:
+def test_the_comparison_knows_which_queries_share_a_document(folder: Path, monkeypatch: pytest.MonkeyPatch, rule: Any) -> None:
     rows = [NAMES, [f"d{place % 100}" for place in range(len(NAMES))], [1] * len(NAMES)]
-    write_table(here / "data/corpus/qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
+    write_table(folder / "data/corpus/qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
     evaluate = lambda *_, **__: write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, 0.3))  # noqa: E731
     monkeypatch.setattr(decision, "evaluate_champion", evaluate)
     metrics: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
     verdict = compare(
-        here,
+        folder,
         [Champion(1, "a", "first", "", digests={"encoder": "e1"})],
         Candidate(Champion(2, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), metrics, looks=1),
         rule=Promotion(rule=rule),
@@ -157,17 +157,17 @@ def test_the_comparison_knows_which_queries_share_a_document(here: Path, monkeyp
         display=Display(),
     )
     confirm = len(
-        {place % 100 for place in range(len(NAMES)) if not is_selection_query(NAMES[place], evidence.groups(here / "data/corpus"))}
+        {place % 100 for place in range(len(NAMES)) if not is_selection_query(NAMES[place], evidence.groups(folder / "data/corpus"))}
     )
     groups = confirm if rule == "guaranteed" else 100
     assert 70 < confirm < 90
     assert verdict.groups == groups and f"in {groups} groups that share relevant documents" in verdict.reason
 
 
-def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four that none beat, and an anchor that was named later: a candidate must be better than one of the five."""
 
-    def won(number: int) -> Champion:
+    def winner(number: int) -> Champion:
         record = {"rule": "guaranteed", "measure": "m", "against": {str(rival): {} for rival in range(2, number)}, "beaten": []}
         return Champion(number, "a", "promoted", "", digests={"encoder": f"e{number}"}, comparison=record)
 
@@ -181,8 +181,8 @@ def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, mo
     monkeypatch.setattr(decision, "evaluate_champion", evaluate)
     metrics: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
     verdict = compare(
-        here,
-        [first, hand, won(3), won(4), won(5)],
+        folder,
+        [first, hand, winner(3), winner(4), winner(5)],
         Candidate(Champion(6, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), metrics, looks=1),
         rule=Promotion(margin=0.1, anchor=1),
         processes=Processes(),

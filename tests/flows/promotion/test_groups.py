@@ -10,15 +10,15 @@ from flows.promotion import betting
 from flows.promotion.groups import Draws, chance_of_none, draws, lower_bound, unseen_bound
 
 
-def alone(*values: float) -> Draws:
+def single_draws(*values: float) -> Draws:
     """Each query a group of its own."""
     return Draws(np.array(values), np.arange(len(values)))
 
 
 def test_a_case_worked_out_by_hand() -> None:
     """d = 1, 2, 3 (beyond 1, so by t alone): mean 2, s = 1, t(0.95, 2) = 2.9200 (any table), so L = 2 - 2.92 / sqrt(3) = 0.3141."""
-    assert lower_bound(alone(1, 2, 3), 0.05) == pytest.approx(2 - 2.919986 / math.sqrt(3), abs=1e-6)
-    assert lower_bound(alone(1, 2, 3), 0.05) == pytest.approx(0.3141, abs=1e-4)
+    assert lower_bound(single_draws(1, 2, 3), 0.05) == pytest.approx(2 - 2.919986 / math.sqrt(3), abs=1e-6)
+    assert lower_bound(single_draws(1, 2, 3), 0.05) == pytest.approx(0.3141, abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -28,7 +28,7 @@ def test_the_bound_decides_as_scipys_one_sided_paired_test(seed: int, margin: fl
     old = random.random(800)
     new = np.clip(old + random.normal(0.02, 0.4, 800), 0, 1)
     rejected = stats.ttest_rel(new + margin, old, alternative="greater").pvalue < 0.05
-    bound = lower_bound(alone(*(new - old)), 0.05)
+    bound = lower_bound(single_draws(*(new - old)), 0.05)
     assert (bound > -margin) == rejected
     low = stats.ttest_rel(new, old, alternative="greater").confidence_interval(0.95).low
     assert bound == pytest.approx(low, abs=1e-12)
@@ -48,23 +48,23 @@ def test_groups_worked_out_by_hand() -> None:
     assert popular.most == 1 and popular.sums[-1] == 0.5 and (popular.sizes == 1).all(), "nine of 1,010 queries do not count"
     assert Draws(np.zeros(60), np.repeat(np.arange(20), 3)).most == 3
     assert Draws(np.zeros(100), np.minimum(np.arange(100), 94)).most == 1, "five of a hundred queries are as many as may be lost"
-    assert alone(0.5, 0.1).note == ""
-    assert (alone(0.5, 0.1).sums == [0.5, 0.1]).all()
+    assert single_draws(0.5, 0.1).note == ""
+    assert (single_draws(0.5, 0.1).sums == [0.5, 0.1]).all()
 
 
 def test_what_equal_differences_leave_unseen() -> None:
     """20 queries, each .2 better: were the mean .0331, they would all be so by 1.0331 / 1.2 to the 20th at most, which is .05."""
-    assert lower_bound(alone(*[0.2] * 20), 0.05) == pytest.approx(0.2 - 1.2 * (1 - 0.05 ** (1 / 20)))
-    assert lower_bound(alone(*[0.2] * 20), 0.05) == pytest.approx(0.0331, abs=1e-4)
+    assert lower_bound(single_draws(*[0.2] * 20), 0.05) == pytest.approx(0.2 - 1.2 * (1 - 0.05 ** (1 / 20)))
+    assert lower_bound(single_draws(*[0.2] * 20), 0.05) == pytest.approx(0.0331, abs=1e-4)
     assert chance_of_none(0.2, 0.0331, np.ones(20)) == pytest.approx(0.05, abs=1e-4)
-    assert lower_bound(alone(*[0.0] * 298), 0.05) < -0.01 < lower_bound(alone(*[0.0] * 299), 0.05)
+    assert lower_bound(single_draws(*[0.0] * 298), 0.05) < -0.01 < lower_bound(single_draws(*[0.0] * 299), 0.05)
     rounded = np.array([0.1 + 0.2, 0.3, 0.4 + 0.2, 0.9]) - np.array([0.1, 0.1, 0.4, 0.7])
     assert len(set(rounded.tolist())) > 1
-    assert lower_bound(alone(*rounded), 0.05) == pytest.approx(0.2 - 1.2 * (1 - 0.05 ** (1 / 4))), "equal but for rounding"
-    assert lower_bound(alone(*[-1.0] * 5), 0.05) == -1.0
-    assert lower_bound(alone(*[1.0] * 5), 0.05) == pytest.approx(1 - 2 * (1 - 0.05 ** (1 / 5))), "from 0 to 1 on each query"
-    assert alone(0.2, 0.2).spread == 0.0
-    assert (lower_bound(alone(2.0, 2.0), 0.05), lower_bound(alone(-5.0, -5.0), 0.05)) == (-1.0, -5.0), "a measure beyond 1"
+    assert lower_bound(single_draws(*rounded), 0.05) == pytest.approx(0.2 - 1.2 * (1 - 0.05 ** (1 / 4))), "equal but for rounding"
+    assert lower_bound(single_draws(*[-1.0] * 5), 0.05) == -1.0
+    assert lower_bound(single_draws(*[1.0] * 5), 0.05) == pytest.approx(1 - 2 * (1 - 0.05 ** (1 / 5))), "from 0 to 1 on each query"
+    assert single_draws(0.2, 0.2).spread == 0.0
+    assert (lower_bound(single_draws(2.0, 2.0), 0.05), lower_bound(single_draws(-5.0, -5.0), 0.05)) == (-1.0, -5.0), "a measure beyond 1"
     four = Draws(np.full(40, 0.2), np.repeat(np.arange(10), 4))
     assert lower_bound(four, 0.05) == pytest.approx(0.2 - 1.2 * (1 - 0.05 ** (1 / 10))), "ten draws"
     assert lower_bound(Draws(np.array([0.5, 0.1]), np.zeros(2, int)), 0.05) == pytest.approx(0.3 - 1.3 * 0.95), "one draw"
@@ -90,7 +90,7 @@ def test_many_groups_of_many_sizes_have_a_bound(groups: int, spread: float) -> N
     assert -1 < lower_bound(seen, 0.05) < 0.1 + spread
 
 
-def rare(draw: np.random.Generator, queries: int, losses: float, *, size: float, noise: float, mean: float) -> np.ndarray:
+def rare_losses(draw: np.random.Generator, queries: int, losses: float, *, size: float, noise: float, mean: float) -> np.ndarray:
     """Nearly alike but for a few losses, with that mean exactly."""
     share = losses / queries
     values = np.where(draw.random((1000, queries)) < share, -size, (mean + size * share) / (1 - share))
@@ -102,14 +102,14 @@ def rare(draw: np.random.Generator, queries: int, losses: float, *, size: float,
 )
 def test_rare_losses_are_let_pass_no_more_often_than_alpha(queries: int, losses: float, size: float, noise: float) -> None:
     """Where today's t-test alone lets up to 38 % pass."""
-    values = rare(np.random.default_rng(7), queries, losses, size=size, noise=noise, mean=-0.01)
-    bounds = [lower_bound(alone(*row), 0.05) for row in values[:400]]
+    values = rare_losses(np.random.default_rng(7), queries, losses, size=size, noise=noise, mean=-0.01)
+    bounds = [lower_bound(single_draws(*row), 0.05) for row in values[:400]]
     assert sum(bound >= -0.01 for bound in bounds) <= 20 + 3 * math.sqrt(400 * 0.05 * 0.95)
 
 
 def test_ordinary_differences_are_left_to_the_t_test() -> None:
     values = np.clip(np.random.default_rng(2).normal(0, 0.25, 500), -1, 1)
     half = stats.t.ppf(0.95, 499) * values.std(ddof=1) / math.sqrt(500)
-    assert lower_bound(alone(*values), 0.05) == pytest.approx(values.mean() - half)
+    assert lower_bound(single_draws(*values), 0.05) == pytest.approx(values.mean() - half)
     small = values / 10
-    assert lower_bound(alone(*small), 0.05) == betting.lower_bound(small, 0.05, bets=betting.BOLD) < small.mean() - half / 10
+    assert lower_bound(single_draws(*small), 0.05) == betting.lower_bound(small, 0.05, bets=betting.BOLD) < small.mean() - half / 10

@@ -20,7 +20,7 @@ LUCK = dict(zip(NAMES, DRAW.normal(0, 0.2, 1500).clip(-0.6, 0.6).tolist(), stric
 NOISE = {query: value - float(np.mean([LUCK[one] for one in confirmation_queries(NAMES, {})])) for query, value in LUCK.items()}
 
 
-def better(gain: float, values: dict[str, float] = OLD) -> dict[str, float]:
+def with_gain(gain: float, values: dict[str, float] = OLD) -> dict[str, float]:
     return {query: value + gain + NOISE[query] for query, value in values.items()}
 
 
@@ -39,9 +39,9 @@ def test_what_chose_has_no_say() -> None:
 
 
 def test_the_figures_and_the_reason() -> None:
-    outcome = verdict(better(0.03))
+    outcome = verdict(with_gain(0.03))
     order = confirmation_queries(NAMES, {})
-    differences = np.array([better(0.03)[query] - OLD[query] for query in order])
+    differences = np.array([with_gain(0.03)[query] - OLD[query] for query in order])
     assert outcome.promoted
     assert (outcome.difference, outcome.spread) == (pytest.approx(differences.mean()), pytest.approx(differences.std(ddof=1)))
     assert outcome.bound == pytest.approx(betting.lower_bound(differences, 0.05 / 52)) and outcome.bound > 0
@@ -55,23 +55,23 @@ def test_the_figures_and_the_reason() -> None:
         f"m {outcome.difference:+.4f} (lower bound {outcome.bound:+.4f}) on dev is > -0.0100; better than champion/1 "
         f"(guaranteed: {len(order)} of 1500 dev queries, 0 of them new)"
     )
-    worse = verdict(better(-0.02))
+    worse = verdict(with_gain(-0.02))
     assert worse.bound == pytest.approx(betting.lower_bound(differences - 0.05, 0.05 / 52)) and worse.bound < worse.difference < 0
-    same = verdict(better(0.0))
+    same = verdict(with_gain(0.0))
     assert not same.promoted and "is not > -0.0100" in same.reason
 
 
 def test_every_champion_that_stands_must_be_met() -> None:
     champion = {query: value - 0.05 for query, value in OLD.items()}  # small losses have added up since champion/1
-    assert verdict(better(0.0, champion), {2: champion}, rule={"margin": 0.02}).promoted
-    outcome = verdict(better(0.0, champion), {2: champion, 1: OLD}, rule={"margin": 0.02})
+    assert verdict(with_gain(0.0, champion), {2: champion}, rule={"margin": 0.02}).promoted
+    outcome = verdict(with_gain(0.0, champion), {2: champion, 1: OLD}, rule={"margin": 0.02})
     assert not outcome.promoted
     assert "; against champion/1 -0.0" in outcome.reason and outcome.reason.count("is not > -0.0200") == 1
 
 
 def test_better_is_said_of_the_oldest_first() -> None:
     higher = {query: value + 0.05 for query, value in OLD.items()}
-    new = better(0.03)
+    new = with_gain(0.03)
     rule = {"margin": 0.1}
     assert verdict(new, {3: OLD, 2: OLD, 1: OLD}, rule=rule).beaten == [1, 2, 3]
     assert verdict(new, {3: OLD, 2: higher, 1: OLD}, rule=rule).beaten == [1]
@@ -81,11 +81,11 @@ def test_better_is_said_of_the_oldest_first() -> None:
 def test_champions_that_none_beat_do_not_pile_up() -> None:
     rule = {"margin": 0.05}
     equal = dict.fromkeys(range(MOST, 0, -1), OLD)
-    outcome = verdict(better(0.0), equal, rule=rule)
+    outcome = verdict(with_gain(0.0), equal, rule=rule)
     assert not outcome.promoted
     assert f"; better than none of the {MOST} unbeaten champions" in outcome.reason
-    assert verdict(better(0.0), {2: OLD, 1: OLD}, rule=rule).promoted
-    assert verdict(better(0.03), equal, rule=rule).promoted
+    assert verdict(with_gain(0.0), {2: OLD, 1: OLD}, rule=rule).promoted
+    assert verdict(with_gain(0.03), equal, rule=rule).promoted
 
 
 def test_new_queries_come_first_and_suffice() -> None:
@@ -101,7 +101,7 @@ def test_new_queries_come_first_and_suffice() -> None:
 
 
 def test_systems_tried_on_all_of_dev_cost() -> None:
-    alone, tried = verdict(better(0.03)), verdict(better(0.03), looks=28)
+    alone, tried = verdict(with_gain(0.03)), verdict(with_gain(0.03), looks=28)
     assert tried.level == alone.level / 28
     assert tried.bound < alone.bound
     assert "of them new, 28 systems tried on them)" in tried.reason
@@ -109,7 +109,7 @@ def test_systems_tried_on_all_of_dev_cost() -> None:
 
 def test_a_group_that_loses_vetoes() -> None:
     group = NAMES[:80]
-    new = better(0.06) | {query: OLD[query] - 0.2 + NOISE[query] for query in group}
+    new = with_gain(0.06) | {query: OLD[query] - 0.2 + NOISE[query] for query in group}
     outcome = verdict(new, slices={"question word how": group, "question word who": NAMES[80:400]})
     assert not outcome.promoted
     assert [veto.group for veto in outcome.vetoes] == ["question word how"]
@@ -120,23 +120,23 @@ def test_a_group_that_loses_vetoes() -> None:
 
 def test_queries_of_their_own_documents_give_the_same_figures() -> None:
     for gain in (0.0, 0.02, 0.03):
-        assert verdict(better(gain), groups={query: query for query in NAMES}) == verdict(better(gain))
-    outcome = verdict(better(0.02))
+        assert verdict(with_gain(gain), groups={query: query for query in NAMES}) == verdict(with_gain(gain))
+    outcome = verdict(with_gain(0.02))
     assert (outcome.groups, outcome.most) == (outcome.queries, 1)
 
 
 def test_a_group_is_one_bet_in_the_order_of_its_first_query() -> None:
     groups = {query: f"d{number % 300 if number < 1470 else 0}" for number, query in enumerate(NAMES)}
-    outcome, order = verdict(better(0.04), groups=groups), confirmation_queries(NAMES, groups)
+    outcome, order = verdict(with_gain(0.04), groups=groups), confirmation_queries(NAMES, groups)
     sums: dict[str, list[float]] = {}
     for query in order:
-        sums.setdefault(groups[query], []).append(better(0.04)[query] - OLD[query])
+        sums.setdefault(groups[query], []).append(with_gain(0.04)[query] - OLD[query])
     most = next(most for most in range(1, 9) if sum(max(0, len(gains) - most) for gains in sums.values()) <= 0.05 * len(order))
     assert most < max(map(len, sums.values()))
     sizes = np.array([min(most, len(gains)) / most for gains in sums.values()])
     bets = sizes * [float(np.mean(gains)) for gains in sums.values()]
     assert outcome.bound == pytest.approx(betting.lower_bound(bets, outcome.level, sizes), abs=1e-5)
-    assert outcome.bound < verdict(better(0.04)).bound
+    assert outcome.bound < verdict(with_gain(0.04)).bound
     assert (outcome.groups, outcome.most) == (len(sums), most)
     assert f"{len(order)} of 1500 dev queries in {len(sums)} groups that share relevant documents, design effect" in outcome.reason
 
@@ -146,7 +146,7 @@ def test_a_new_query_about_a_known_document_is_not_new() -> None:
     order = order_queries(NAMES, fresh, groups)
     first = [query for query in confirmation_queries(NAMES, groups) if query in fresh and query != NAMES[0]]
     assert order[: len(first)] == first
-    assert f"{len(first)} of them new" in verdict(better(0.03), fresh=fresh, groups=groups).reason
+    assert f"{len(first)} of them new" in verdict(with_gain(0.03), fresh=fresh, groups=groups).reason
 
 
 def test_it_errs_seldom_where_documents_are_what_is_drawn() -> None:
@@ -190,4 +190,4 @@ def test_refusals() -> None:
     with pytest.raises(UserError, match=r"found a difference of -?1.5\d*, expected differences in \[-1, 1\]"):  # whose mean is 0
         verdict({query: OLD[query] + 1.5 * (-1) ** place for place, query in enumerate(NAMES)}, groups=dict.fromkeys(NAMES, "one"))
     with pytest.raises(UserError, match="measured on different queries"):
-        verdict(better(0.1), {2: OLD, 1: few})
+        verdict(with_gain(0.1), {2: OLD, 1: few})

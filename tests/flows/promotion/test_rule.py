@@ -12,7 +12,7 @@ from tasks.core.errors import UserError
 from tasks.core.statistics.confirmation import shuffled
 
 
-def named(*values: float) -> dict[str, float]:
+def scores(*values: float) -> dict[str, float]:
     return {f"q{number}": value for number, value in enumerate(values)}
 
 
@@ -21,13 +21,13 @@ def judge(new: dict[str, float], old: dict[str, float], groups: Any = (), **rule
 
 
 def test_the_rules() -> None:
-    old, many = named(0.5, 0.6, 0.7), named(*[0.5] * 300)
+    old, many = scores(0.5, 0.6, 0.7), scores(*[0.5] * 300)
     assert judge(many, many).promoted, "no loss on 300 queries"
     assert not judge(many, many, rule="better").promoted
-    slightly = named(*[0.495] * 600)
-    assert judge(slightly, named(*[0.5] * 600), margin=0.01).promoted
-    assert not judge(slightly, named(*[0.5] * 600), margin=0.009).promoted
-    noisy = named(0.9, 0.2, 0.8)
+    slightly = scores(*[0.495] * 600)
+    assert judge(slightly, scores(*[0.5] * 600), margin=0.01).promoted
+    assert not judge(slightly, scores(*[0.5] * 600), margin=0.009).promoted
+    noisy = scores(0.9, 0.2, 0.8)
     verdict = judge(noisy, old)
     assert not verdict.promoted, "a higher mean that may be chance has not been shown to be no worse"
     assert verdict.difference == pytest.approx(0.1 / 3)
@@ -39,7 +39,7 @@ def test_the_rules() -> None:
 
 def test_models_too_alike_to_tell() -> None:
     """0 lost of 30: a model that loses 1 on 3 % of queries would show that by 40 %."""
-    few = named(*[0.5] * 30)
+    few = scores(*[0.5] * 30)
     verdict = judge(few, few)
     assert not verdict.promoted
     assert verdict.reason == (
@@ -47,13 +47,13 @@ def test_models_too_alike_to_tell() -> None:
         "fewer than 299 queries cannot show it, since losses may be too rare to be seen"
     )
     assert 0.99**298 > 0.05 > 0.99**299
-    assert "fewer than 595 queries" in judge(named(*[0.495] * 30), few).reason, "a loss within the margin"
+    assert "fewer than 595 queries" in judge(scores(*[0.495] * 30), few).reason, "a loss within the margin"
     assert 0.995**-594 * 0.99**594 > 0.05 > 0.995**-595 * 0.99**595
     assert "cannot show it" not in judge(few, few, margin=0).reason, "no number of queries can"
-    better = judge(named(*[0.52] * 30), few, rule="better")
+    better = judge(scores(*[0.52] * 30), few, rule="better")
     assert not better.promoted and "; fewer than 152 queries" in better.reason
     assert 1.02**-151 > 0.05 > 1.02**-152
-    unsure = judge(named(*[0.484, 0.524] * 15), few, rule="better")
+    unsure = judge(scores(*[0.484, 0.524] * 15), few, rule="better")
     assert unsure.reason.endswith(" is not > 0 (better)"), "the t-test does not take it for shown either"
 
 
@@ -89,8 +89,8 @@ def test_the_order_of_bets_has_nothing_to_do_with_ids() -> None:
 
 @pytest.mark.parametrize("rule", ["not_worse", "guaranteed"])
 def test_queries_of_clicks_decide_nothing(rule: str) -> None:
-    old = named(*[0.5] * 400)
-    new, clicks = {query: value + 0.01 * (-1) ** number for number, (query, value) in enumerate(old.items())}, named(*[0.0] * 400)
+    old = scores(*[0.5] * 400)
+    new, clicks = {query: value + 0.01 * (-1) ** number for number, (query, value) in enumerate(old.items())}, scores(*[0.0] * 400)
     clicked = {f"click-{query}": 1.0 for query in clicks}
     promotion = Promotion.model_validate({"rule": rule})
     alone = decide(Evidence(new, {1: old}, slices={"all": list(new)}), "m", promotion)
@@ -102,10 +102,10 @@ def test_queries_of_clicks_decide_nothing(rule: str) -> None:
 
 def test_refusals() -> None:
     with pytest.raises(UserError, match="measured on different queries"):
-        judge(named(1), {"other": 1.0})
+        judge(scores(1), {"other": 1.0})
     with pytest.raises(UserError, match="found 1 judged query in common"):
-        judge(named(1), named(1))
-    assert judge(named(1, 0), named(1, 0)).queries == 2
+        judge(scores(1), scores(1))
+    assert judge(scores(1, 0), scores(1, 0)).queries == 2
     sections = {"report": {"metric": "AP"}, "evaluate": {"measures": ["AP", "RR@10"]}}
     assert measure_of(Promotion(), sections) == "AP"
     assert measure_of(Promotion(metric="RR@10"), sections) == "RR@10"

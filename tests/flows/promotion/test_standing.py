@@ -10,12 +10,12 @@ from flows.promotion.standing import standing
 from tasks.core.errors import UserError
 
 
-def crowned(number: int, cause: str, **comparison: Any) -> Champion:
+def make_champion(number: int, cause: str, **comparison: Any) -> Champion:
     return Champion(number, "a", cause, "now", replaced=number - 1, digests={"encoder": f"e{number}"}, comparison=comparison)
 
 
-def won(number: int, against: list[int], beaten: list[int], measure: str = "m") -> Champion:
-    return crowned(number, "promoted", rule="guaranteed", measure=measure, against={str(n): {} for n in against}, beaten=beaten)
+def winner(number: int, against: list[int], beaten: list[int], measure: str = "m") -> Champion:
+    return make_champion(number, "promoted", rule="guaranteed", measure=measure, against={str(n): {} for n in against}, beaten=beaten)
 
 
 def numbers(champions: list[Champion], anchor: int | None = None) -> list[int]:
@@ -23,32 +23,32 @@ def numbers(champions: list[Champion], anchor: int | None = None) -> list[int]:
 
 
 def test_a_champion_stands_until_a_later_one_is_shown_to_beat_it() -> None:
-    first = crowned(1, "first")
+    first = make_champion(1, "first")
     assert numbers([]) == []
     assert numbers([first]) == [1]
-    assert numbers([first, won(2, [1], [])]) == [2, 1]
-    assert numbers([first, won(2, [1], []), won(3, [1, 2], [1])]) == [3, 2]
-    assert numbers([first, won(2, [1], [1]), won(3, [2], [])]) == [3, 2], "the anchor was beaten by one that stands"
-    assert numbers([first, won(2, [1], [1], "other")]) == [2, 1], "by another measure, which says nothing of this one"
-    assert numbers([first, won(2, [1], [1], "other"), won(3, [2], [], "other")]) == [3, 1], "nor does it show the anchor to be beaten"
-    assert numbers([first, won(2, [1], [1], "other"), won(3, [2, 1], [1])]) == [3, 2]
+    assert numbers([first, winner(2, [1], [])]) == [2, 1]
+    assert numbers([first, winner(2, [1], []), winner(3, [1, 2], [1])]) == [3, 2]
+    assert numbers([first, winner(2, [1], [1]), winner(3, [2], [])]) == [3, 2], "the anchor was beaten by one that stands"
+    assert numbers([first, winner(2, [1], [1], "other")]) == [2, 1], "by another measure, which says nothing of this one"
+    assert numbers([first, winner(2, [1], [1], "other"), winner(3, [2], [], "other")]) == [3, 1], "nor does it show the anchor to be beaten"
+    assert numbers([first, winner(2, [1], [1], "other"), winner(3, [2, 1], [1])]) == [3, 2]
 
 
 def test_a_chain_begins_anew_by_hand_and_after_other_rules_and_the_anchor_stays() -> None:
-    first, second = crowned(1, "first"), won(2, [1], [1])
-    assert numbers([first, second, crowned(3, "set")]) == [3, 1]
-    assert numbers([first, second, crowned(3, "set"), won(4, [3, 1], [])]) == [4, 3, 1]
-    assert numbers([first, second, crowned(3, "set"), won(4, [3, 1], [1, 3])]) == [4]
-    assert numbers([first, second, crowned(3, "set")], anchor=2) == [3, 2]
-    assert numbers([first, second, crowned(3, "promoted", rule="not_worse", bound=0.1)]) == [3, 1]
-    assert numbers([first, crowned(2, "promoted", bound=0.1)]) == [2, 1], "a record from before there were rules in it"
-    assert numbers([first, second, replace(won(3, [2], []), cause="rollback")]) == [3, 1], "by hand, whatever it won once"
+    first, second = make_champion(1, "first"), winner(2, [1], [1])
+    assert numbers([first, second, make_champion(3, "set")]) == [3, 1]
+    assert numbers([first, second, make_champion(3, "set"), winner(4, [3, 1], [])]) == [4, 3, 1]
+    assert numbers([first, second, make_champion(3, "set"), winner(4, [3, 1], [1, 3])]) == [4]
+    assert numbers([first, second, make_champion(3, "set")], anchor=2) == [3, 2]
+    assert numbers([first, second, make_champion(3, "promoted", rule="not_worse", bound=0.1)]) == [3, 1]
+    assert numbers([first, make_champion(2, "promoted", bound=0.1)]) == [2, 1], "a record from before there were rules in it"
+    assert numbers([first, second, replace(winner(3, [2], []), cause="rollback")]) == [3, 1], "by hand, whatever it won once"
     with pytest.raises(UserError, match=r"promotion.anchor: found 7, expected the number of a champion: 1 to 2"):
         standing([first, second], "m", 7)
 
 
 def test_one_model_is_compared_with_once() -> None:
-    first, second = crowned(1, "first"), won(2, [1], [])
+    first, second = make_champion(1, "first"), winner(2, [1], [])
     third = Champion(3, "a", "rollback", "now", digests=first.digests)
     assert numbers([first, second, third]) == [3], "the first one again, which is the anchor too"
     data = Champion(3, "a", "data", "now", replaced=2, digests=second.digests | {"corpus": "new"})

@@ -15,7 +15,7 @@ from tasks.core.statistics.confirmation import shuffled
 RULE = Promotion()
 
 
-def plain(chances: list[float], rate: float) -> set[int]:
+def reference_rejections(chances: list[float], rate: float) -> set[int]:
     """Those that Benjamini and Hochberg reject: all up to the last of the sorted p that is at most its rank times rate / tests."""
     order = sorted(range(len(chances)), key=lambda place: chances[place])
     last = max((rank for rank, place in enumerate(order, 1) if chances[place] <= rank * rate / len(chances)), default=0)
@@ -37,7 +37,7 @@ def test_the_groups_that_veto_are_those_of_a_plain_loop(seed: int) -> None:
         t = (values.mean() + RULE.margin) / (values.std(ddof=1) / np.sqrt(len(values)))
         chances.append(float(stats.t.cdf(t, len(values) - 1)))
     vetoes = find_vetoes(differences, groups, RULE)
-    assert {veto.group for veto in vetoes} == {f"g{place}" for place in plain(chances, RULE.veto_rate) & sure}
+    assert {veto.group for veto in vetoes} == {f"g{place}" for place in reference_rejections(chances, RULE.veto_rate) & sure}
     assert [veto.difference for veto in vetoes] == sorted(veto.difference for veto in vetoes), "the worst first"
     for veto in vetoes:
         values = [differences[query] for query in groups[veto.group]]

@@ -17,7 +17,7 @@ RULE = Promotion(comparisons=5, veto_rate=0)
 
 
 @pytest.fixture(scope="module")
-def simulated() -> ModuleType:
+def simulation() -> ModuleType:
     path = Path(__file__).resolve().parents[3] / "benchmarks/promotion.py"
     spec = importlib.util.spec_from_file_location("simulated", path)
     assert spec and spec.loader
@@ -27,22 +27,22 @@ def simulated() -> ModuleType:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_year_is_what_the_rule_decides_week_by_week(simulated: ModuleType, seed: int) -> None:
+def test_a_year_is_what_the_rule_decides_week_by_week(simulation: ModuleType, seed: int) -> None:
     """Champions with records, as a project has them, and values by query; the year's own draws, in its order."""
-    queries, most, weeks = 300, simulated.MOST, 14
-    world = simulated.World(0.3, queries)
+    queries, most, weeks = 300, simulation.MOST, 14
+    world = simulation.World(0.3, queries)
     ids = [f"q{number}" for number in range(5000)]
     names = [*confirmation_queries(ids, {})[: queries - queries // 5], *(query for query in ids if is_selection_query(query, {}))][:queries]
     gains = np.random.default_rng(seed).normal(0.02, 0.03, weeks)
 
     def values(mean: float, luck: np.ndarray) -> dict[str, float]:
-        ability = np.interp(mean, *simulated.abilities_by_mean(world))
-        return dict(zip(names, world.scores(ability + simulated.DIFFICULTY * u + world.luck * luck).tolist(), strict=True))
+        ability = np.interp(mean, *simulation.abilities_by_mean(world))
+        return dict(zip(names, world.scores(ability + simulation.DIFFICULTY * u + world.luck * luck).tolist(), strict=True))
 
-    year = simulated.Years(world, np.random.default_rng(seed), 1)
+    year = simulation.Years(world, np.random.default_rng(seed), 1)
     draw = np.random.default_rng(seed)
     lucks, u, _ = draw.normal(size=(1, most, queries)), draw.normal(size=(1, queries))[0], draw.normal(size=(1, queries))
-    champions, scores, means = [Champion(1, "a", "first", "")], {1: values(simulated.START, lucks[0, 0])}, {1: simulated.START}
+    champions, scores, means = [Champion(1, "a", "first", "")], {1: values(simulation.START, lucks[0, 0])}, {1: simulation.START}
     promotions = 0
     for gain in gains:
         mean = means[champions[-1].number] + float(gain)
@@ -61,13 +61,13 @@ def test_a_year_is_what_the_rule_decides_week_by_week(simulated: ModuleType, see
     assert year.means[0, 0] == pytest.approx(means[champions[-1].number])
 
 
-def test_few_false_promotions_in_a_year(simulated: ModuleType) -> None:
+def test_few_false_promotions_in_a_year(simulation: ModuleType) -> None:
     """Years of 52 candidates, each a little more than the margin worse than the best so far, or equal; today's other rules beside it."""
-    world, rules = simulated.World(0.35, 400), simulated.RULES
-    worse = simulated.CANDIDATES["each .0101 worse than the best so far"]
-    equal = simulated.CANDIDATES["each equal to the champion"]
-    low, same = (simulated.years(world, rules["guaranteed"], candidate, count=40, seed=1) for candidate in (worse, equal))
+    world, rules = simulation.World(0.35, 400), simulation.RULES
+    worse = simulation.CANDIDATES["each .0101 worse than the best so far"]
+    equal = simulation.CANDIDATES["each equal to the champion"]
+    low, same = (simulation.years(world, rules["guaranteed"], candidate, count=40, seed=1) for candidate in (worse, equal))
     most = 0.05 + 3 * (0.05 * 0.95 / 40) ** 0.5
     assert low.below <= most and same.false <= most
-    assert simulated.years(world, rules["not_worse"], worse, count=40, seed=1).below > 0.3
-    assert simulated.years(world, rules["better"], equal, count=40, seed=1).false > 0.4
+    assert simulation.years(world, rules["not_worse"], worse, count=40, seed=1).below > 0.3
+    assert simulation.years(world, rules["better"], equal, count=40, seed=1).false > 0.4

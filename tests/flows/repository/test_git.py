@@ -12,7 +12,7 @@ ONLY_CONFIGURED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.useConfigO
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def anonymous_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which git knows no identity."""
     for name in ("GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "EMAIL"):
         monkeypatch.delenv(name, raising=False)
@@ -23,18 +23,18 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_one_repository_has_an_identity_and_another_has_none(nobody: Path) -> None:
+def test_one_repository_has_an_identity_and_another_has_none(anonymous_folder: Path) -> None:
     for name in ("one", "two"):
         git("init", "--quiet", name)
-    git("config", "user.name", "somebody", folder=nobody / "one")
-    git("config", "user.email", "somebody@example.com", folder=nobody / "one")
-    assert [identity(nobody / name) for name in ("one", "two", "one")] == [{}, NOBODY, {}]
+    git("config", "user.name", "somebody", folder=anonymous_folder / "one")
+    git("config", "user.email", "somebody@example.com", folder=anonymous_folder / "one")
+    assert [identity(anonymous_folder / name) for name in ("one", "two", "one")] == [{}, NOBODY, {}]
     for name, committer in (("one", "somebody"), ("two", "retemper")):
-        git("commit", "--quiet", "--allow-empty", "-m", "empty", folder=nobody / name)
-        assert git("log", "--format=%cn", folder=nobody / name) == committer
+        git("commit", "--quiet", "--allow-empty", "-m", "empty", folder=anonymous_folder / name)
+        assert git("log", "--format=%cn", folder=anonymous_folder / name) == committer
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("anonymous_folder")
 def test_an_identity_that_comes_and_goes_with_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     git("init", "--quiet")
     assert identity() == NOBODY

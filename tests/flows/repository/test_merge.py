@@ -17,31 +17,31 @@ def git(toy: Any, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *words], cwd=toy.folder, env=toy.environment, capture_output=True, text=True)
 
 
-def test_two_branches_that_each_add_a_round_are_merged_by_one_command(finished: Any, executed: Callable[..., set[str]]) -> None:
-    git(finished, "add", "dvc.lock")
-    git(finished, "commit", "--quiet", "-m", "computed")
+def test_two_branches_that_each_add_a_round_are_merged_by_one_command(finished_toy: Any, executed: Callable[..., set[str]]) -> None:
+    git(finished_toy, "add", "dvc.lock")
+    git(finished_toy, "commit", "--quiet", "-m", "computed")
     for name in ("c", "d"):
-        git(finished, "checkout", "--quiet", "-b", name, "HEAD" if name == "c" else "HEAD~1")
-        finished.rounds(a="1", b="2", **{name: name})
-        assert executed(finished.run()) == {f"train@{name}", f"evaluate@{name}", "report"}
-        assert git(finished, "commit", "--quiet", "-am", name).returncode == 0
-    assert git(finished, "merge", "c").returncode == 1
+        git(finished_toy, "checkout", "--quiet", "-b", name, "HEAD" if name == "c" else "HEAD~1")
+        finished_toy.set_rounds(a="1", b="2", **{name: name})
+        assert executed(finished_toy.run()) == {f"train@{name}", f"evaluate@{name}", "report"}
+        assert git(finished_toy, "commit", "--quiet", "-am", name).returncode == 0
+    assert git(finished_toy, "merge", "c").returncode == 1
     for command in (("run",), ("search", "x")):
-        conflict = finished.call(*command)
+        conflict = finished_toy.call(*command)
         assert conflict.returncode == 2
         assert "take both sides (retemper merge)" in conflict.stderr
-    result = finished.call("merge")
+    result = finished_toy.call("merge")
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0] == "dvc.lock: 10 entries, 2 of them from theirs: train@c, evaluate@c"
     assert lines[1] == "dvc.lock: computed on both sides, one was taken: report (ours)"
     assert lines[2] == "dvc.lock: the runs of 10 entries are recorded in the cache"
     assert lines[-1] == "resolved; git commit, then retemper run"
-    assert git(finished, "commit", "--quiet", "--no-edit").returncode == 0
-    rounds = YAML(typ="safe").load(finished.folder / "params.yaml")["rounds"]
+    assert git(finished_toy, "commit", "--quiet", "--no-edit").returncode == 0
+    rounds = YAML(typ="safe").load(finished_toy.folder / "params.yaml")["rounds"]
     assert {name: section["value"] for name, section in rounds.items()} == {"a": 1, "b": 2, "c": "c", "d": "d"}
-    assert executed(finished.run()) == {"report"}, "its inputs are new; everything else is in the cache"
-    second = finished.call("merge")
+    assert executed(finished_toy.run()) == {"report"}, "its inputs are new; everything else is in the cache"
+    second = finished_toy.call("merge")
     assert (second.returncode, second.stdout) == (2, "")
     assert "found no git conflict in them" in second.stderr
 
@@ -63,9 +63,9 @@ def test_an_entry_is_taken_whole_from_the_side_that_changed_it() -> None:
     assert merge_locks({}, {}, {"only": entry("2")}, known=lambda _: False).lock == {"only": entry("2")}
 
 
-def test_an_entry_is_recorded_only_as_it_was_computed(finished: Any) -> None:
-    root = finished.folder / ".dvc/cache"
-    stages = YAML().load(finished.folder / "dvc.lock")["stages"]
+def test_an_entry_is_recorded_only_as_it_was_computed(finished_toy: Any) -> None:
+    root = finished_toy.folder / ".dvc/cache"
+    stages = YAML().load(finished_toy.folder / "dvc.lock")["stages"]
     assert all(is_recorded(stage, root) for stage in stages.values())
     changed = json.loads(json.dumps(stages["train@a"]))
     changed["outs"][0]["md5"] = "0" * 32
@@ -102,23 +102,23 @@ def test_parameters_of_both_sides_are_merged_with_their_comments(ours: str, thei
     assert merge_params(BASE, ours, theirs) == expected
 
 
-def test_a_parameter_with_two_values_is_the_users_to_settle(finished: Any) -> None:
+def test_a_parameter_with_two_values_is_the_users_to_settle(finished_toy: Any) -> None:
     with pytest.raises(UserError, match=r"params.yaml: rounds.star.lr: ours 2e-05, theirs 3e-05; choose in params.yaml") as refusal:
         merge_params(BASE, BASE.replace("1e-05", "2e-05"), BASE.replace("1e-05", "3e-05"))
     assert "\n" not in str(refusal.value)
-    git(finished, "add", "dvc.lock")
-    git(finished, "commit", "--quiet", "-m", "computed")
+    git(finished_toy, "add", "dvc.lock")
+    git(finished_toy, "commit", "--quiet", "-m", "computed")
     for branch, value in (("c", "7"), ("d", "8")):
-        git(finished, "checkout", "--quiet", "-b", branch, "HEAD" if branch == "c" else "HEAD~1")
-        finished.rounds(a="1", b=value)
-        git(finished, "commit", "--quiet", "-am", branch)
-    git(finished, "merge", "c")
-    before = (finished.folder / "params.yaml").read_text()
-    result = finished.call("merge")
+        git(finished_toy, "checkout", "--quiet", "-b", branch, "HEAD" if branch == "c" else "HEAD~1")
+        finished_toy.set_rounds(a="1", b=value)
+        git(finished_toy, "commit", "--quiet", "-am", branch)
+    git(finished_toy, "merge", "c")
+    before = (finished_toy.folder / "params.yaml").read_text()
+    result = finished_toy.call("merge")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert "rounds.b.value: ours 8, theirs 7" in result.stderr
-    assert (finished.folder / "params.yaml").read_text() == before
-    assert Path(finished.folder / ".git/MERGE_HEAD").exists()
+    assert (finished_toy.folder / "params.yaml").read_text() == before
+    assert Path(finished_toy.folder / ".git/MERGE_HEAD").exists()
 
 
 @pytest.mark.parametrize("deleted_by", ["ours", "theirs"])
@@ -131,7 +131,7 @@ def test_a_dvc_lock_that_one_side_deleted_is_kept(toy: Any, deleted_by: str) -> 
             git(toy, "add", "dvc.lock")
             git(toy, "commit", "--quiet", "-m", "computed")
             git(toy, "tag", "base")
-        toy.rounds(a="1", b=value)
+        toy.set_rounds(a="1", b=value)
         if branch == deleted_by:
             git(toy, "rm", "--quiet", "dvc.lock")
         else:
@@ -141,7 +141,7 @@ def test_a_dvc_lock_that_one_side_deleted_is_kept(toy: Any, deleted_by: str) -> 
     conflict = toy.call("merge")
     assert (conflict.returncode, len(conflict.stderr.splitlines())) == (2, 1)
     assert "choose in params.yaml, git add params.yaml, then retemper merge again" in conflict.stderr
-    toy.rounds(a="1", b="9")
+    toy.set_rounds(a="1", b="9")
     git(toy, "add", "params.yaml")
     result = toy.call("merge")
     side = "theirs" if deleted_by == "ours" else "ours"

@@ -111,7 +111,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tree_place(ROOM)
 
 
-def put(tree: Path, source: str) -> Path:
+def set_encoder(tree: Path, source: str) -> Path:
     """Make a folder, set it as the encoder of a tree, and return its absolute path."""
     Path(source).mkdir(parents=True)
     (tree / "params.yaml").write_text(f"encoder: {{source: {source}}}\n")
@@ -121,7 +121,7 @@ def put(tree: Path, source: str) -> Path:
 @pytest.mark.parametrize(("source", "link"), [("../x", "up/up/x"), ("../../x/y", "up/x/y"), ("../../../code", "code")])
 @pytest.mark.parametrize("stale", ["", "gone", ".", "below"], ids=["new", "dangling", "of another", "of one below"])
 def test_a_relative_source_is_linked_in_the_room(tree: Path, source: str, link: str, stale: str) -> None:
-    target, place = put(tree, source), ROOM / link
+    target, place = set_encoder(tree, source), ROOM / link
     if stale == "below":
         place.mkdir(parents=True)
         (place / "z").symlink_to(target)
@@ -138,7 +138,7 @@ def test_a_relative_source_is_linked_in_the_room(tree: Path, source: str, link: 
 @pytest.mark.parametrize("occupied", [False, True])
 def test_a_source_that_is_another_one_from_a_tree_is_refused(tree: Path, source: str, occupied: bool) -> None:
     """Further up is Retemper's own folder, and the project itself: a sweep would be told with results of other data."""
-    target, other = put(tree, source), tree / source
+    target, other = set_encoder(tree, source), tree / source
     if occupied:
         other.mkdir()
     before = sorted(Path.cwd().parent.rglob("*"))
@@ -158,7 +158,7 @@ def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_p
     """As in a tree made by `retemper reproduce --into`."""
     far_tree = tmp_path / "far/away"
     far_tree.mkdir(parents=True)
-    target = put(tree, "../x")
+    target = set_encoder(tree, "../x")
     (far_tree / "params.yaml").write_text((tree / "params.yaml").read_text())
     link_sources(far_tree)
     assert (tmp_path / "far/x").resolve() == target
@@ -169,7 +169,7 @@ def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_p
 
 
 def test_a_source_that_git_has_in_a_tree_is_left_alone(tree: Path) -> None:
-    put(tree, "./encoder")
+    set_encoder(tree, "./encoder")
     (tree / "encoder").mkdir()
     link_sources(tree)
     assert not (tree / "encoder").is_symlink()

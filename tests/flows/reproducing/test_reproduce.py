@@ -22,22 +22,22 @@ sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), How(sys.argv[3] == "recompute
 """
 
 
-def test_what_was_not_made_is_not_equal(reduced: Any, tmp_path: Path) -> None:
+def test_what_was_not_made_is_not_equal(reduced_toy: Any, tmp_path: Path) -> None:
     """The clone begins with the revision's own dvc.lock: its entries prove nothing, least of all those of a removed round."""
     script = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(1)"]')
     for mode in ("recompute", "from the cache"):
-        result = reduced.call("HEAD", str(tmp_path / mode), mode, script=script)
+        result = reduced_toy.call("HEAD", str(tmp_path / mode), mode, script=script)
         assert result.returncode == 1, result.stdout + result.stderr
         assert result.stdout.count("different: not made") == 2
         assert "0 outs equal, 2 different" in result.stdout
 
 
-def test_records_that_were_forgotten_since_are_told_where_a_source_is_not_as_it_was(reduced: Any, tmp_path: Path) -> None:
+def test_records_that_were_forgotten_since_are_told_where_a_source_is_not_as_it_was(reduced_toy: Any, tmp_path: Path) -> None:
     """The source's error alone would tell the user to `restore` what was forgotten."""
     script = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(2)"]')
-    forgotten = reduced.folder / "forgotten.txt"
+    forgotten = reduced_toy.folder / "forgotten.txt"
     for name, message in (("before", ""), ("after", "1 record forgotten since then (forgotten.txt) cannot be made again: ")):
-        result = reduced.call("HEAD", str(tmp_path / name), "cached", script=script)
+        result = reduced_toy.call("HEAD", str(tmp_path / name), "cached", script=script)
         assert f"revision HEAD: {message}its output is above" in result.stderr, result.stdout + result.stderr
         forgotten.write_text(f"{HEAD}document {mark('document', 'd1')} 2026-11-29\n")
 
@@ -50,14 +50,14 @@ def test_times_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_or_corrupt_is_not_close(tmp_path: Path) -> None:
-    def put(cache: str, value: float) -> str:
+    def add_values(cache: str, value: float) -> str:
         np.save(tmp_path / "values.npy", np.array([value]))
         path = object_path(tmp_path / cache, oid := file_md5(tmp_path / "values.npy"))
         path.parent.mkdir(parents=True)
         (tmp_path / "values.npy").rename(path)
         return oid
 
-    caches, digests = (tmp_path / "old", tmp_path / "new"), (put("old", 1.0), put("new", 1.5))
+    caches, digests = (tmp_path / "old", tmp_path / "new"), (add_values("old", 1.0), add_values("new", 1.5))
     assert _largest_distance("data/values.npy", digests, caches) == 0.5
     path = object_path(caches[1], digests[1])
     path.write_bytes(object_path(caches[0], digests[0]).read_bytes())
@@ -66,30 +66,30 @@ def test_what_is_missing_or_corrupt_is_not_close(tmp_path: Path) -> None:
     assert _largest_distance("data/values.npy", digests, caches) == math.inf
 
 
-def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path) -> None:
-    result = finished.call("reproduce", "HEAD")
+def test_a_revision_is_made_again_digest_by_digest(finished_toy: Any, tmp_path: Path) -> None:
+    result = finished_toy.call("reproduce", "HEAD")
     assert result.returncode == 2
     assert "its commit has no dvc.lock" in result.stderr
-    finished.command("git", "add", "dvc.lock")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    finished.rounds(a="1", b="9")  # a dirty tree does not matter
-    result = finished.call("HEAD", str(tmp_path / "again"), "recompute", script=REPRODUCE)
+    finished_toy.command("git", "add", "dvc.lock")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.set_rounds(a="1", b="9")  # a dirty tree does not matter
+    result = finished_toy.call("HEAD", str(tmp_path / "again"), "recompute", script=REPRODUCE)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "executed 6, cached 0" in result.stdout
     assert "6 outs equal, 0 different" in result.stdout
-    assert "already exists" in finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE).stderr
+    assert "already exists" in finished_toy.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE).stderr
 
 
-def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> None:
-    lock = finished.folder / "dvc.lock"
+def test_a_digest_that_is_not_made_is_told(finished_toy: Any, tmp_path: Path) -> None:
+    lock = finished_toy.folder / "dvc.lock"
     text = lock.read_text()
-    records = environments.of_artifacts(read_lock(lock), finished.folder / timing.LOG)
+    records = environments.of_artifacts(read_lock(lock), finished_toy.folder / timing.LOG)
     assert [record["threads"] for record in records.values()] == [1] * 6, "by the stages themselves"
     digest = text[text.index("path: data/report") :].split("md5: ")[1].split("\n")[0]
     lock.write_text(text.replace(digest, digest[::-1]))
-    finished.command("git", "add", "dvc.lock")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    result = finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE)
+    finished_toy.command("git", "add", "dvc.lock")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    result = finished_toy.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE)
     assert result.returncode == 1, result.stdout + result.stderr
     assert f"data/report          {digest[::-1]}  different: {digest}" in result.stdout
     assert "5 outs equal, 1 different" in result.stdout

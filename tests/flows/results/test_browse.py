@@ -13,7 +13,7 @@ from tasks.search.browse import arguments
 
 
 @pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def browse_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Commands that would run, in a project with a hybrid of bm25 and star_adore that is the best on dev."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(Path(__file__).parents[3] / "params.yaml", tmp_path)
@@ -29,46 +29,46 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def test_the_best_on_dev_against_bm25(opened: list[list[str]]) -> None:
+def test_the_best_on_dev_against_bm25(browse_commands: list[list[str]]) -> None:
     assert browse.browse(None, None, split="dev", port=0, batch=Path("judged")) == 0
-    parsed = arguments().parse_args(opened[0][3:])
-    assert opened[0][2] == "tasks.search.browse"
+    parsed = arguments().parse_args(browse_commands[0][3:])
+    assert browse_commands[0][2] == "tasks.search.browse"
     assert parsed.model == [["star_adore", "data/encoders/star_adore", "data/indexes/star"]]
     assert parsed.fusion == [["hybrid", "data/runs/hybrid/fusion.json"]]
     assert (parsed.chosen, parsed.metric, parsed.corpus) == (["hybrid", "bm25"], "nDCG@10", Path("data/corpus"))
 
 
-def test_bm25_against_the_best_other_system(opened: list[list[str]]) -> None:
+def test_bm25_against_the_best_other_system(browse_commands: list[list[str]]) -> None:
     browse.browse("bm25", None, split="test", port=7, batch=Path("judged"))
-    parsed = arguments().parse_args(opened[0][3:])
+    parsed = arguments().parse_args(browse_commands[0][3:])
     assert (parsed.chosen, parsed.split, parsed.port) == (["bm25", "hybrid"], "test", 7)
 
 
-def test_two_named_systems(opened: list[list[str]]) -> None:
+def test_two_named_systems(browse_commands: list[list[str]]) -> None:
     browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))
-    parsed = arguments().parse_args(opened[0][3:])
+    parsed = arguments().parse_args(browse_commands[0][3:])
     assert [model[0] for model in parsed.model] == ["star", "star_adore"]
     assert parsed.fusion == []
 
 
-def test_what_cannot_be_searched_is_refused(opened: list[list[str]]) -> None:
+def test_what_cannot_be_searched_is_refused(browse_commands: list[list[str]]) -> None:
     with pytest.raises(UserError, match="no index of model nobody, expected one of star, star_adore"):
         browse.browse("nobody", None, split="dev", port=0, batch=Path("judged"))
     shutil.rmtree("data/indexes")
     with pytest.raises(UserError, match="no index of model star_adore, nor of any other; run retemper run"):
         browse.browse("hybrid", "bm25", split="dev", port=0, batch=Path("judged"))
-    assert opened == []
+    assert browse_commands == []
 
 
-@pytest.mark.usefixtures("opened")
+@pytest.mark.usefixtures("browse_commands")
 def test_a_project_without_a_run_is_told_so() -> None:
     shutil.rmtree("data/metrics")
     with pytest.raises(UserError, match="no model with an index and nDCG@10 on dev; run retemper run first, on data with dev queries"):
         browse.browse(None, None, split="dev", port=0, batch=Path("judged"))
 
 
-def test_without_bm25_nothing_is_marked(opened: list[list[str]]) -> None:
+def test_without_bm25_nothing_is_marked(browse_commands: list[list[str]]) -> None:
     Path("data/bm25").rmdir()
     with pytest.raises(UserError, match="data/bm25: no BM25 index"):
         browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))
-    assert opened == []
+    assert browse_commands == []

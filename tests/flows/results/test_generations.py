@@ -262,7 +262,7 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
     freeze_parameters()
     toy.command(sys.executable, "-m", "dvc", "repro", "report")
     assert set(current_metrics(read_metrics())[0]) == {"a", "b"} and not current_metrics(read_metrics())[1]
-    toy.rounds(a="9", b="1")
+    toy.set_rounds(a="9", b="1")
     freeze_parameters()
     toy.command(sys.executable, "-m", "dvc", "repro", "--single-item", "train@a")
     metrics, note = current_metrics(read_metrics())

@@ -22,10 +22,10 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
     merge.merge_folders([tmp_path / "batch"], folder / merge.OUT, folder / merge.STAMP)
     problem = Problem("stage", f"prepare: {folder / merge.OUT}/corpus.jsonl:1: wrong", 2)
 
-    def work(*_: Any, **__: Any) -> Any:
+    def fail_retraining(*_: Any, **__: Any) -> Any:
         raise StagesFailed([problem], 2)
 
-    monkeypatch.setattr(retrain, "_retrain_once", work)
+    monkeypatch.setattr(retrain, "_retrain_once", fail_retraining)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     reason = retrain.retrain(tmp_path).reason
     assert reason.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to exclude a batch"), reason

@@ -70,7 +70,7 @@ class Project:
         assert result.returncode == 0, f"status {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
-    def now(self) -> champion.Champion:
+    def current_champion(self) -> champion.Champion:
         current = champion.current(self.folder)
         assert current
         return current
@@ -101,7 +101,7 @@ def project(tmp_path: Path, checkout: Path, tiny_corpus: Any, toy_environment: d
 def test_what_is_kept_of_the_champion(project: Project, tmp_path: Path) -> None:
     assert project.retrain(mode="auto").startswith("retraining promoted")
     project.call("champion", "set", "hybrid")
-    hybrid, before, shards = project.now(), project.vectors("warmup"), project.shards()
+    hybrid, before, shards = project.current_champion(), project.vectors("warmup"), project.shards()
     assert project.retrain(mode="auto") == "retraining unchanged: no document and no training query is new since champion/2"
 
     project.write(project.inbox / "001", range(0), range(40, 52))  # of documents that are there: others would be new with 002
@@ -118,13 +118,13 @@ def test_what_is_kept_of_the_champion(project: Project, tmp_path: Path) -> None:
     assert folder_digest(project.tree / document) == folder_digest(tmp_path / "encoder/document")
     assert folder_digest(project.tree / "data/encoders/tower_queries") != folder_digest(project.tree / "data/encoders/tower")
     project.call("champion", "set", "hybrid")
-    second = project.now()
+    second = project.current_champion()
     assert second.digests["encoder"] != hybrid.digests["encoder"]
     assert second.fusion["hybrid"]["second"] == "tower_queries"
 
     project.write(project.inbox / "002", range(52, 60), range(54, 55))  # too few to train on
     output = project.retrain(mode="auto", document_share=1, least_share=0.05)
-    third = project.now()
+    third = project.current_champion()
     assert (third.cause, third.model, third.fusion) == ("data", "hybrid", second.fusion), output
     assert third.digests["encoder"] == second.digests["encoder"] and third.digests["index"] != second.digests["index"]
     after = project.vectors("tower_queries")
@@ -145,10 +145,10 @@ def test_what_is_kept_of_the_champion(project: Project, tmp_path: Path) -> None:
 def test_one_more_round_of_no_steps_is_the_champion(project: Project) -> None:
     project.retrain()
     project.call("champion", "set", "warmup")
-    first = project.now()
+    first = project.current_champion()
     project.write(project.inbox / "001", range(52, 56), range(40, 60))
     output = project.retrain(mode="continue", round={"steps": 0})
-    current = project.now()
+    current = project.current_champion()
     assert output.endswith("is the model of champion/2, with new data"), output
     assert current.digests["encoder"] == first.digests["encoder"]
     trained, weights = (project.tree / "data/encoders" / name for name in ("warmup_continued", "from_champion"))
@@ -163,23 +163,23 @@ def test_one_more_round_of_no_steps_is_the_champion(project: Project) -> None:
 def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Path) -> None:
     """A query tower that was trained over a compressed index is re-indexed, compared, and trained further with that index."""
 
-    def decoded(place: Path, name: str) -> dict[str, bytes]:
+    def decoded_vectors(place: Path, name: str) -> dict[str, bytes]:
         index, ids = open_index(place / "index.faiss"), open_embeddings(project.tree / "data/embeddings" / name).ids().to_pylist()
         return {name: index.reconstruct(row).tobytes() for row, name in enumerate(ids)}
 
     edit.apply(["adore.tower.index=PQ4x4"], project.folder / "params.yaml", lambda _: None)
     project.retrain()
     project.call("champion", "set", "tower")
-    first = project.now()
+    first = project.current_champion()
     champion.get_out(project.folder, first.commit, "data/indexes/tower", out=tmp_path / "index")
-    before = decoded(tmp_path / "index", "warmup")
+    before = decoded_vectors(tmp_path / "index", "warmup")
 
     project.write(project.inbox / "001", range(52, 60), range(0))
     output = project.retrain(mode="auto", document_share=1)
-    second = project.now()
+    second = project.current_champion()
     assert (second.cause, second.model) == ("data", "tower"), output
     assert second.digests["encoder"] == first.digests["encoder"] and second.digests["index"] != first.digests["index"]
-    after = decoded(project.tree / "data/indexes/tower", "tower_documents")
+    after = decoded_vectors(project.tree / "data/indexes/tower", "tower_documents")
     assert len(after) == 60 and {name: after[name] for name in before} == before, "known documents have the codes that they had"
 
     project.write(project.inbox / "002", range(0), range(40, 52))
@@ -189,7 +189,7 @@ def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Pat
     assert record["candidate"] != "tower_documents" in record["metrics"]
     assert record["metrics"][f"champion/{second.number}"]["dev"] == second.metrics["dev"], "measured as it was, over the same documents"
     assert read_yaml(project.tree / "params.yaml")["adore"]["tower_queries"]["quantizer"] == "given"
-    third = project.now()
+    third = project.current_champion()
 
     project.write(project.inbox / "003", range(0), range(52, 60))
     output = project.retrain(mode="continue", round={"lr": 1e-6})

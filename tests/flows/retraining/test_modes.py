@@ -12,7 +12,7 @@ NEWS = News(documents=0, documents_before=1000, queries=100, queries_before=1000
 FULL = Descent()
 
 
-def chosen(news: News | None = NEWS, descent: Descent = FULL, changed: Any = (), refused: Any = None, **settings: Any) -> Choice:
+def choose_mode(news: News | None = NEWS, descent: Descent = FULL, changed: Any = (), refused: Any = None, **settings: Any) -> Choice:
     return choose(Retrain(**{"mode": "auto", **settings}), "champion/4", news, changed=changed, refused=refused or {}, descent=descent)
 
 
@@ -39,27 +39,29 @@ def chosen(news: News | None = NEWS, descent: Descent = FULL, changed: Any = (),
     ],
 )
 def test_what_is_new_decides(news: News | None, mode: str, reason: str) -> None:
-    choice = chosen(news)
+    choice = choose_mode(news)
     assert choice.mode == mode
     assert reason in choice.why
 
 
 def test_a_changed_recipe_is_trained_from_its_beginning() -> None:
-    assert chosen(None, changed=["rounds", "the code of train"]) == Choice("full", "rounds, the code of train changed since champion/4")
-    assert chosen(changed=["rounds"], mode="continue").mode == "continue", "asked for by name"
+    assert choose_mode(None, changed=["rounds", "the code of train"]) == Choice(
+        "full", "rounds, the code of train changed since champion/4"
+    )
+    assert choose_mode(changed=["rounds"], mode="continue").mode == "continue", "asked for by name"
 
 
 def test_a_mode_asked_for_is_not_run_on_nothing() -> None:
-    assert chosen(replace(NEWS, queries=1, documents=900), mode="query_tower").mode == "query_tower"
-    assert chosen(replace(NEWS, queries=0, documents=900), mode="query_tower").mode == "index"
-    assert chosen(replace(NEWS, queries=0), mode="continue").mode == "skip"
-    assert chosen(None, mode="continue").mode == "skip", "or it would train on itself every week"
+    assert choose_mode(replace(NEWS, queries=1, documents=900), mode="query_tower").mode == "query_tower"
+    assert choose_mode(replace(NEWS, queries=0, documents=900), mode="query_tower").mode == "index"
+    assert choose_mode(replace(NEWS, queries=0), mode="continue").mode == "skip"
+    assert choose_mode(None, mode="continue").mode == "skip", "or it would train on itself every week"
 
 
 def test_what_the_champion_rules_out_is_full() -> None:
     refused = {"query_tower": "champion/4 has 2 encoders, expected one"}
-    assert chosen(refused=refused) == Choice("full", "champion/4 has 2 encoders, expected one, so no query_tower")
-    assert chosen(replace(NEWS, documents=500), refused=refused).mode == "continue"
+    assert choose_mode(refused=refused) == Choice("full", "champion/4 has 2 encoders, expected one, so no query_tower")
+    assert choose_mode(replace(NEWS, documents=500), refused=refused).mode == "continue"
 
 
 def record(mode: str, queries: int = 0, documents: int = 0) -> dict[str, Any]:
@@ -74,9 +76,9 @@ def test_small_changes_add_up() -> None:
     assert Descent.of(weeks) == Descent(91, 800, 50, 2000)
     assert Descent.of(weeks[2:]) == Descent(50, 800, 0, None), "the champion's own document tower is new"
     news = replace(NEWS, queries=100, documents=60, documents_before=2050)
-    assert chosen(news, Descent(300, 800, 50, 2000)).mode == "full", "400 of 800"
-    assert chosen(news, Descent(299, 800, 139, 2000)).mode == "query_tower"
-    assert chosen(news, Descent(299, 800, 140, 2000)).mode == "continue", "200 of 2,000"
+    assert choose_mode(news, Descent(300, 800, 50, 2000)).mode == "full", "400 of 800"
+    assert choose_mode(news, Descent(299, 800, 139, 2000)).mode == "query_tower"
+    assert choose_mode(news, Descent(299, 800, 140, 2000)).mode == "continue", "200 of 2,000"
 
 
 def test_queries_that_were_only_indexed_are_counted_until_they_are_trained_on() -> None:
@@ -85,13 +87,13 @@ def test_queries_that_were_only_indexed_are_counted_until_they_are_trained_on() 
     assert Descent.of(weeks[2:]).untrained == 0
     assert Descent.of(weeks[:2]).untrained == 9, "a full retraining trains on all"
     news = replace(NEWS, documents=1, queries=1, queries_before=1009)
-    assert chosen(news, Descent.of(weeks[:2])).mode == "query_tower", "10 of 1,000"
-    assert chosen(replace(news, queries_before=1008), Descent.of(weeks[1:])).mode == "index", "6 of 1,003"
-    choice = chosen(replace(news, documents=0), Descent(8, 1000, 0, 1000, 8))
+    assert choose_mode(news, Descent.of(weeks[:2])).mode == "query_tower", "10 of 1,000"
+    assert choose_mode(replace(news, queries_before=1008), Descent.of(weeks[1:])).mode == "index", "6 of 1,003"
+    choice = choose_mode(replace(news, documents=0), Descent(8, 1000, 0, 1000, 8))
     assert choice.mode == "skip"
     assert choice.why.endswith("since champion/4, 8 more queries since it was trained: too few to train on, and the index is complete")
-    assert chosen(replace(news, queries=0), Descent.of(weeks[:2]), mode="continue").mode == "continue", "asked for, and nine are left"
-    assert chosen(replace(news, queries=0, documents=900), replay=0).mode == "index", "no query to train on"
+    assert choose_mode(replace(news, queries=0), Descent.of(weeks[:2]), mode="continue").mode == "continue", "asked for, and nine are left"
+    assert choose_mode(replace(news, queries=0, documents=900), replay=0).mode == "index", "no query to train on"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_no_year_of_small_batches_goes_untrained(queries: int, documents: int, m
     for _ in range(52):
         waiting += queries
         news = News(documents=documents, documents_before=docs, queries=waiting, queries_before=known)
-        choice = chosen(news, Descent.of(records))
+        choice = choose_mode(news, Descent.of(records))
         modes.append(choice.mode)
         if choice.mode != "skip":
             counts = {"queries": waiting, "queries_before": known, "documents": documents, "documents_before": docs}

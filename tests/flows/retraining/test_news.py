@@ -13,7 +13,7 @@ ASKED = {"q1": "what", "q2": "who", "q3": "when", "q4": "where"}
 JUDGED = [("q1", "d1", 1), ("q1", "d2", 2), ("q2", "d2", 1), ("q3", "d3", 0), ("q4", "d4", 1), ("q4", "d1", 0)]
 
 
-def corpus(folder: Path, documents: dict[str, tuple[str, str]], queries: dict[str, str], qrels: list[tuple[str, str, int]]) -> Path:
+def write_corpus(folder: Path, documents: dict[str, tuple[str, str]], queries: dict[str, str], qrels: list[tuple[str, str, int]]) -> Path:
     rows = [[*documents], *([text[n] for text in documents.values()] for n in (0, 1))]
     write_table(folder / "documents.parquet", DOCUMENTS, [pa.table(rows, schema=DOCUMENTS)])
     table = pa.table([[*queries], [*queries.values()], [[] for _ in queries]], schema=QUERIES)
@@ -23,18 +23,18 @@ def corpus(folder: Path, documents: dict[str, tuple[str, str]], queries: dict[st
 
 
 def test_new_changed_and_gone(tmp_path: Path) -> None:
-    before = corpus(tmp_path / "before", BEFORE, ASKED, JUDGED)
+    before = write_corpus(tmp_path / "before", BEFORE, ASKED, JUDGED)
     assert compare(before, before) == News(0, 0, 4, 0, 3, ("q1", "q2", "q4")), "q3 has no relevant document"
     documents = {"d5": ("", "one"), **BEFORE, "d3": ("", "a b")}  # a new id, another title; another order
     del documents["d4"]
     queries = ASKED | {"q2": "whom", "q5": "why"}
     judgments = [("q1", "d2", 2), ("q1", "d1", 1), ("q1", "d3", 0), ("q2", "d2", 1), ("q3", "d3", 1), ("q4", "d4", 2), ("q5", "d5", 1)]
-    news = compare(before, corpus(tmp_path / "now", documents, queries, judgments))
+    news = compare(before, write_corpus(tmp_path / "now", documents, queries, judgments))
     assert news == News(documents=2, removed=2, documents_before=4, queries=4, queries_before=3, known=("q1",))
     assert news.line == "4 new training queries (3 before), 2 new documents (4 before), 2 gone or changed"
 
 
 def test_a_corpus_without_training_queries(tmp_path: Path) -> None:
-    before, now = (corpus(tmp_path / name, BEFORE, ASKED, JUDGED) for name in ("before", "now"))
+    before, now = (write_corpus(tmp_path / name, BEFORE, ASKED, JUDGED) for name in ("before", "now"))
     (before / "qrels/train.parquet").unlink()
     assert compare(before, now) == News(0, 0, 4, 3, 0, ())

@@ -41,7 +41,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[dict[str, 
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "WAIT_SECONDS", 0.0)
 
 

@@ -49,9 +49,9 @@ def test_a_first_champion_has_nothing_beside_it() -> None:
 
 
 def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(_: object) -> None:
+    def raise_disk_full(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(measured, "add", full)
+    monkeypatch.setattr(measured, "add", raise_disk_full)
     outcome.show(tmp_path, ENDED, Display())
     assert "No space left on device; the page does not show" in "".join(capsys.readouterr())

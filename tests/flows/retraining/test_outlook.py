@@ -85,16 +85,16 @@ def test_the_check_of_an_inbox_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
     pages: list[Any] = []
     check = outlook.inbox.take_in
 
-    def watched(*arguments: Any, doing: Any, **options: Any) -> Any:
+    def watch_check(*arguments: Any, doing: Any, **options: Any) -> Any:
         pages.append(read(BEFORE))
 
-        def told(line: str) -> None:
+        def record_line(line: str) -> None:
             pages.append(line)
             doing(line)
 
-        return check(*arguments, doing=told, **options)
+        return check(*arguments, doing=record_line, **options)
 
-    monkeypatch.setattr(outlook.inbox, "take_in", watched)
+    monkeypatch.setattr(outlook.inbox, "take_in", watch_check)
     outlook.take_in(Intake(inbox="inbox"), tmp_path, Display(), processes=Processes())
     first, *lines = pages
     assert [(stage.name, stage.state) for stage in first.stages] == [("checking batches", "running")] and first.part

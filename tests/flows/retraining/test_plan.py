@@ -16,7 +16,7 @@ from flows.retraining.modes import Retrain
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.params.sections import read_yaml
-from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, corpus
+from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, write_corpus
 
 PARTS = Parts({"corpus": "data/corpus", "encoder": "data/encoders/star"}, {"corpus": "c1", "encoder": "e1.dir"}, {"star": "encoder"})
 NEW = [*JUDGED, ("q3", "d3", 1)]
@@ -37,8 +37,8 @@ class Worktree:
         Path(".retemper").mkdir()
         Path("data/code.json").write_text('{"train": "t1", "encode": "e1"}')
         Path("data/source.json").write_text('{"encoder": {"digest": "x"}}')
-        corpus(folder / "before", BEFORE, ASKED, JUDGED)
-        corpus(folder / "data/corpus", BEFORE, ASKED, NEW)
+        write_corpus(folder / "before", BEFORE, ASKED, JUDGED)
+        write_corpus(folder / "data/corpus", BEFORE, ASKED, NEW)
         self.locked: dict[str, Any] = {"train@star": {"params": {"data/code.json": {"train": "t1"}}}}
         lock = {"prepare": {"outs": [{"path": "data/corpus", "md5": "c2"}]}}
         files = {"params.yaml": recipe, "data/source.json": '{"encoder": {"digest": "x"}}'}
@@ -59,7 +59,7 @@ class Worktree:
         monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: files[name])
         monkeypatch.setattr(champion, "lock_at", lambda *_: self.locked)
         monkeypatch.setattr(plan, "current_lock", lambda: lock)
-        monkeypatch.setattr(history, "read_outcome", lambda *_: _with(record, self.how))
+        monkeypatch.setattr(history, "read_outcome", lambda *_: with_how(record, self.how))
 
     def write(self, params: dict[str, Any]) -> None:
         with Path("params.yaml").open("w") as handle:
@@ -70,7 +70,7 @@ class Worktree:
         return plan.make(Path(), Retrain(**{"mode": mode, **settings}), crowned, run=lambda targets: self.ran.append(list(targets)))
 
 
-def _with(record: history.Ended, how: dict[str, Any] | None) -> history.Ended:
+def with_how(record: history.Ended, how: dict[str, Any] | None) -> history.Ended:
     return history.Ended(**{**record.__dict__, "how": how})
 
 

@@ -26,14 +26,14 @@ from tasks.core.sources.forgotten import FILE, mark
 
 
 @pytest.fixture
-def served(retraining: Any, server_url: str) -> Any:
+def served_retraining(retraining: Any, server_url: str) -> Any:
     """The project, with the session's Prefect server set."""
     retraining.environment["PREFECT_API_URL"] = server_url
     return retraining
 
 
-def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
-    project = served
+def test_from_the_first_champion_to_one_that_is_refused(served_retraining: Any) -> None:
+    project = served_retraining
     remote = project.folder.parent / "remote.git"
     project.git("init", "--quiet", "--bare", str(remote))
     project.git("remote", "add", "origin", str(remote))
@@ -111,9 +111,9 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
             champion.choose(project.folder, name)
 
 
-def test_a_promotion_with_a_guarantee(served: Any) -> None:
+def test_a_promotion_with_a_guarantee(served_retraining: Any) -> None:
     """Enough dev queries, one system, which is .2 better on each of them, then worse on each."""
-    project = served
+    project = served_retraining
     for split in ("dev", "test"):
         rows = "".join(f"q{n:03}\td0\t1\n" for n in range(200))
         (project.source / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
@@ -135,31 +135,31 @@ def test_a_promotion_with_a_guarantee(served: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> None:
-    project = served
+def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served_retraining: Any) -> None:
+    project = served_retraining
     project.retrain()
     first = project.champion()
     project.add(*[0.9] * 10)
-    project.act("fail")
+    project.set_act("fail")
     out, errors = project.call("retrain", status=1)
     assert out.splitlines()[-1] == "retraining failed: corpus.jsonl:7: found nothing, expected a number; fix it"
     assert "Traceback" not in errors
     for number in (signal.SIGTERM, signal.SIGKILL):
-        project.act("hang")
+        project.set_act("hang")
         run = project.start("retrain")
-        project.at_work()
+        project.wait_for_start()
         with pytest.raises(UserError, match="another run is in progress in this folder"):
             retrain.retrain(project.folder)
         run.send_signal(number)
         run.wait(timeout=300)
-        assert project.gone(), project.processes()
+        assert project.wait_for_end(), project.processes()
         assert project.champion() == first
     folder = project.folder / retraining_tree.FOLDER
     git_folder = Path(git("rev-parse", "--absolute-git-dir", folder=folder))
     (git_folder / "index.lock").touch()  # as a kill may leave them
     (project.folder / ".git" / f"{retraining_tree.BRANCH}.lock").touch()
     (folder / "params.yaml").write_text("cut sho")
-    project.act("")
+    project.set_act("")
     assert project.retrain().startswith("retraining promoted")
     entries = json.loads(project.call("champion", "history", "--json")[0])
     assert [entry["result"] for entry in entries] == ["promoted", "failed", "stopped", "killed", "promoted"]
@@ -168,8 +168,8 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> 
     assert project.retrain().startswith("retraining unchanged")
 
 
-def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
-    project = served
+def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served_retraining: Any) -> None:
+    project = served_retraining
     inbox = project.folder.parent / "inbox"
     (inbox / ".unfinished").mkdir(parents=True)
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\npromotion: {rule: better, metric: nDCG@10}\n")
@@ -222,13 +222,13 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
 def test_whatever_goes_wrong_is_one_line_of_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, message: str
 ) -> None:
-    def work(*_: Any, **__: Any) -> Any:
+    def fail_retraining(*_: Any, **__: Any) -> Any:
         note = json.loads((tmp_path / history.AT_WORK).read_text())
         assert note["result"] == "killed", "what the next run finds, should this one be killed"
         raise problem
 
     notices: list[tuple[str, str]] = []
-    monkeypatch.setattr(retrain, "_retrain_once", work)
+    monkeypatch.setattr(retrain, "_retrain_once", fail_retraining)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: notices.append((event, text)))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
@@ -271,7 +271,7 @@ def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_no
     assert [entry.result for entry in history.read_history(tmp_path)] == ["killed", "failed", "failed"]
 
 
-def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
+def make_champion(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
     digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
     return champion.Champion(number, "a", cause, when, digests=digests, **fields)
 
@@ -280,23 +280,25 @@ COMPARED = "a against champion/1: https://***@host is unavailable"
 
 
 def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
-    first, second = crowned(1, "first", "e1"), crowned(2, "promoted", "e2")
-    rollback = crowned(3, "rollback", "e1")
+    first, second = make_champion(1, "first", "e1"), make_champion(2, "promoted", "e2")
+    rollback = make_champion(3, "rollback", "e1")
 
-    def old(champions: list[champion.Champion], candidate: champion.Champion) -> int | None:
+    def rejected_number(champions: list[champion.Champion], candidate: champion.Champion) -> int | None:
         rejected = champion.find_rejected(champions, Parts({}, candidate.digests, {}))
         return rejected.number if rejected else None
 
-    assert old([first, second, rollback], second) == 2
-    assert old([first, second, rollback], crowned(0, "", "e2", "c2")) == 2, "the same encoder over new data is still the one"
-    assert old([first, second, rollback, crowned(4, "data", "e1", "c2")], crowned(0, "", "e2", "c2")) == 2
-    assert old([first, second, rollback], crowned(0, "", "e3")) is None
-    assert old([first, second, rollback], crowned(0, "", "e1", "c2")) is None, "new data under the present model"
-    assert old([first, second, rollback], rollback) is None
-    assert old([first, second, crowned(3, "promoted", "e1")], second) is None, "nobody's hand"
-    data = crowned(2, "data", "e1", "c2")
-    assert old([first, data, rollback], data) == 2
-    assert old([], first) is None
+    assert rejected_number([first, second, rollback], second) == 2
+    assert rejected_number([first, second, rollback], make_champion(0, "", "e2", "c2")) == 2, (
+        "the same encoder over new data is still the one"
+    )
+    assert rejected_number([first, second, rollback, make_champion(4, "data", "e1", "c2")], make_champion(0, "", "e2", "c2")) == 2
+    assert rejected_number([first, second, rollback], make_champion(0, "", "e3")) is None
+    assert rejected_number([first, second, rollback], make_champion(0, "", "e1", "c2")) is None, "new data under the present model"
+    assert rejected_number([first, second, rollback], rollback) is None
+    assert rejected_number([first, second, make_champion(3, "promoted", "e1")], second) is None, "nobody's hand"
+    data = make_champion(2, "data", "e1", "c2")
+    assert rejected_number([first, data, rollback], data) == 2
+    assert rejected_number([], first) is None
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,7 @@ def test_what_is_done_without_a_test(
     lock = {"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in outs.items()]}, "tokenize": tokenize}}
     Path("dvc.lock").write_text(json.dumps(lock))
     Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
-    records = [crowned(number, *entry, settings={"text": {"separator": " "}}) for number, entry in enumerate(champions, 1)]
+    records = [make_champion(number, *entry, settings={"text": {"separator": " "}}) for number, entry in enumerate(champions, 1)]
     crownings: list[champion.Champion] = []
 
     def git(*words: str, **_: object) -> str:
@@ -345,7 +347,7 @@ def test_what_is_done_without_a_test(
             raise GitFailed("no room")
         return ""
 
-    def not_comparable(*_: Any, **__: Any) -> Any:
+    def refuse_comparison(*_: Any, **__: Any) -> Any:
         raise decision.NotComparable("champion/1: https://me:secret@host is unavailable")
 
     figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
@@ -362,7 +364,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(champion, "read_champions", lambda _: records)
     monkeypatch.setattr(champion, "record_of", lambda *_: {})
     monkeypatch.setattr(champion, "crown", lambda _, new, *__: crownings.append(new))
-    monkeypatch.setattr(decision, "evaluate_champion", not_comparable)
+    monkeypatch.setattr(decision, "evaluate_champion", refuse_comparison)
     monkeypatch.setattr(retraining_tree, "git", git)
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)

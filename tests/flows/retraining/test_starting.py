@@ -22,7 +22,7 @@ def start_of(recipe: dict[str, Any], model: str, **fields: Any) -> Start:
     return Start("champion/3", model, Parts({}, {}, {dense: "encoder"}, fusion), recipe, recipe, **{"origins": {}, "number": 3, **fields})
 
 
-def made(full_params: dict[str, Any], model: str, mode: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:
+def checked_sections(full_params: dict[str, Any], model: str, mode: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """What is set, and what the models are; the whole must be a valid params.yaml."""
     sections, origins = sections_of(mode, start_of(full_params, model), Retrain(**settings), sources={model: SOURCE})
     check(full_params | sections)
@@ -32,7 +32,7 @@ def made(full_params: dict[str, Any], model: str, mode: Any, **settings: Any) ->
 @pytest.mark.parametrize("model", ["star", "init"])
 def test_the_query_tower_of_a_round(full_params: dict[str, Any], model: str) -> None:
     full_params["rounds"]["star"]["temperature"] = 0.1
-    sections, origins = made(full_params, model, "query_tower", adore={"lr": 1e-4})
+    sections, origins = checked_sections(full_params, model, "query_tower", adore={"lr": 1e-4})
     assert sections["rounds"] == {model: ROUND}, "nothing but the champion's own document vectors"
     assert sections["encoders"] == {"from_champion": {"source": SOURCE}}
     own = {"temperature": 0.1} if model == "star" else {}
@@ -65,7 +65,7 @@ def test_the_query_tower_of_a_fusion(full_params: dict[str, Any]) -> None:
 
 def test_one_more_round(full_params: dict[str, Any]) -> None:
     full_params["mine"]["warmup"]["relative_margin"] = 0.05
-    sections, origins = made(full_params, "star", "continue", round={"lr": 1e-6})
+    sections, origins = checked_sections(full_params, "star", "continue", round={"lr": 1e-6})
     assert sections["rounds"]["star"] == ROUND
     assert sections["rounds"]["star_continued"] == {
         "loss": "ranknet",
@@ -84,8 +84,8 @@ def test_one_more_round(full_params: dict[str, Any]) -> None:
     )
     assert sections["adore"] == sections["fuse"] == {}
     assert origins == {"star": "star", "star_continued": "star"}
-    assert made(full_params, "warmup", "continue")[0]["rounds"]["warmup_continued"]["negatives"] == "bm25"
-    assert made(full_params, "warmup", "continue")[0]["mine"] == {}
+    assert checked_sections(full_params, "warmup", "continue")[0]["rounds"]["warmup_continued"]["negatives"] == "bm25"
+    assert checked_sections(full_params, "warmup", "continue")[0]["mine"] == {}
 
 
 def test_one_more_round_of_a_query_tower(full_params: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ JPQ = {"round": "star", "negatives": "none", "index": "OPQ24,IVF1,PQ24x8", "cent
 GIVEN = {"quantizer": "given", **{key: JPQ[key] for key in ("index", "centroids", "centroid_lr", "nprobe")}}
 
 
-def packed(full_params: dict[str, Any]) -> Start:
+def start_with_own_index(full_params: dict[str, Any]) -> Start:
     """A champion with an index of its own, in a recipe that mines."""
     full_params["adore"]["star_adore"] = dict(JPQ)
     start = start_of(full_params, "hybrid", origins={"star_adore": "star_adore"})
@@ -123,7 +123,7 @@ def packed(full_params: dict[str, Any]) -> Start:
 @pytest.mark.parametrize("mode", ["index", "query_tower", "continue"])
 def test_a_champion_with_an_index_of_its_own(mode: Any, full_params: dict[str, Any]) -> None:
     """Its documents are a round's, and its index is filled with them; only another document tower needs another index."""
-    start = packed(full_params)
+    start = start_with_own_index(full_params)
     assert refusals(start) == {}
     sections, origins = sections_of(mode, start, Retrain(adore={"steps": 7}), sources={"star_adore": SOURCE})
     check(full_params | sections)
@@ -175,7 +175,7 @@ def test_what_takes_the_place_of_a_champion_is_named_too(
 
 
 def test_the_round_below_a_compressed_champion_is_no_candidate_even_where_its_entry_is_named(full_params: dict[str, Any]) -> None:
-    start = packed(full_params)
+    start = start_with_own_index(full_params)
     sections, _ = sections_of("continue", start, Retrain(), sources={"star_adore": SOURCE})
     assert candidates("continue", start, sections, named=["star", "star_adore", "hybrid"]) == ["star_adore_continued", "hybrid"]
     assert candidates("continue", start, sections, named=["hybrid"]) == ["hybrid"]

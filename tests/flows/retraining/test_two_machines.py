@@ -27,7 +27,7 @@ def pair(retraining: Any, server_url: str) -> tuple[Any, Any]:
     first.git("clone", "--quiet", "--branch", "main", str(top / "remote.git"), str(top / "second/toy"))
     acts = {"TOY_ACTS": str(top / "second/acts")}
     second = type(first)(top / "second/toy", top / "second/source", first.environment | acts)
-    second.act("")
+    second.set_act("")
     second.add(*[0.9] * 10)
     return first, second
 
@@ -40,11 +40,11 @@ def outcomes(project: Any) -> list[tuple[str, str, int | None]]:
 def test_the_second_decides_again(pair: tuple[Any, Any]) -> None:
     first, second = pair
     (second.folder / "export.yaml").write_text("tensorboard: {folder: events}\nseconds: 300\n")
-    second.act("wait")
+    second.set_act("wait")
     process = second.start("retrain")
-    second.at_work()
+    second.wait_for_start()
     assert first.retrain() == "retraining promoted: a is the first champion"
-    second.act("")
+    second.set_act("")
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert (
@@ -92,11 +92,11 @@ def test_a_rollback_during_a_retraining(pair: tuple[Any, Any]) -> None:
     _, second = pair
     second.retrain()
     second.add(*[1.2] * 20)
-    second.act("wait")
+    second.set_act("wait")
     process = second.start("retrain")
-    second.at_work()
+    second.wait_for_start()
     champion.choose(second.folder, "champion/1")
-    second.act("")
+    second.set_act("")
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "the champion was changed by hand, or by another machine, during this retraining; deciding again" in out

@@ -19,13 +19,13 @@ def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
 ) -> None:
     """A schedule may start one every minute."""
 
-    def work(_project: Path, _tree: Any, record: Any, **options: Any) -> Any:
+    def run_unchanged(_project: Path, _tree: Any, record: Any, **options: Any) -> Any:
         pipeline.run_pipeline(**options)
         return replace(record, result="unchanged", reason="as it was")
 
     events: list[str] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(retrain, "_retrain_once", work)
+    monkeypatch.setattr(retrain, "_retrain_once", run_unchanged)
     monkeypatch.setattr(pipeline.run, "run", lambda *_, quiet, **__: None if quiet else print("a table"))
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     monkeypatch.setattr(retrain.notify, "notify", lambda event, *_, **__: events.append(event))

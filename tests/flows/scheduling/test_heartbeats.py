@@ -134,7 +134,7 @@ def test_a_killed_worker_is_crashed_and_a_long_run_is_not(retraining: Any, serve
     killed.git("clone", "--quiet", str(killed.folder), str(top / "other"))
     living = type(killed)(top / "other", killed.source, killed.environment | {"TOY_ACTS": str(top / "other.acts")})
 
-    def python(*arguments: str) -> None:
+    def run_python(*arguments: str) -> None:
         subprocess.run(
             [sys.executable, *arguments],
             env=killed.environment,
@@ -144,16 +144,16 @@ def test_a_killed_worker_is_crashed_and_a_long_run_is_not(retraining: Any, serve
             timeout=300,
         )
 
-    python("-c", POOL)
+    run_python("-c", POOL)
     for project, name in ((killed, "killed"), (living, "living")):
-        project.act("wait")
+        project.set_act("wait")
         project.call("schedule", "--cron", "0 3 * * 1", "--pool", "mortal", "--name", name)
     with worker(killed, "first") as first:
-        python("-c", TRIGGER, "killed")
-        stage = killed.at_work(600)
+        run_python("-c", TRIGGER, "killed")
+        stage = killed.wait_for_start(600)
         with worker(living, "second"):  # the first one is busy
-            python("-c", TRIGGER, "living")
-            living.at_work(600)
+            run_python("-c", TRIGGER, "living")
+            living.wait_for_start(600)
             above = ancestors(stage)
             for process in reversed(above[: above.index(first.pid) + 1]):
                 os.kill(process, signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_a_killed_worker_is_crashed_and_a_long_run_is_not(retraining: Any, serve
             assert killed.wait_until(lambda: {name for name, _ in runs(server_url, "killed")} == {"Crashed"}, 600)
             assert runs(server_url, "killed")[0][1].startswith("no heartbeat for 150 s: its worker was killed or lost")
             assert [name for name, _ in runs(server_url, "living")] == ["Running", "Running"]
-            living.act("")
+            living.set_act("")
             assert living.wait_until(lambda: "Running" not in dict(runs(server_url, "living")), 600)
             assert [name for name, _ in runs(server_url, "living")] == ["Promoted", "Completed"]
             time.sleep(180)  # longer than a silence: an end is a sign of life, too

@@ -155,7 +155,7 @@ class Served:
         self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stdout.readline, "")), daemon=True)
         self.reader.start()
 
-    def said(self, pattern: str, seconds: float) -> str:
+    def wait_for_output(self, pattern: str, seconds: float) -> str:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if match := re.search(pattern, "".join(self.lines)):
@@ -166,7 +166,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        return self.said(r"http://127.0.0.1:\d+", 400) + "/api"
+        return self.wait_for_output(r"http://127.0.0.1:\d+", 400) + "/api"
 
     def ask(self, path: str, **query: Any) -> Any:
         request = urllib.request.Request(
@@ -185,7 +185,7 @@ class Served:
         """Stop it by the signal; no process is left."""
         self.process.send_signal(number)
         assert self.process.wait(timeout=300) == (0 if number != signal.SIGKILL else -9)
-        assert self.project.gone(), self.project.processes()
+        assert self.project.wait_for_end(), self.project.processes()
 
 
 def ancestors(process: int) -> list[tuple[int, str]]:
@@ -198,7 +198,7 @@ def ancestors(process: int) -> list[tuple[int, str]]:
 
 
 @contextmanager
-def serving(project: Any, *arguments: str) -> Iterator[Served]:
+def running_scheduler(project: Any, *arguments: str) -> Iterator[Served]:
     scheduler = Served(project, *arguments)
     try:
         yield scheduler
@@ -213,25 +213,25 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
     project = retraining
     del project.environment[FORKS]  # each run starts a server of its own, as a scheduled one does
     every_minute = ("--cron", "* * * * *")
-    with serving(project, *every_minute) as scheduler:
-        scheduler.said("retraining promoted: a is the first champion", 600)
+    with running_scheduler(project, *every_minute) as scheduler:
+        scheduler.wait_for_output("retraining promoted: a is the first champion", 600)
         first = project.champion()
         assert first.number == 1
         project.add(*[0.9] * 10)
-        project.act("hang")
-        stage = project.at_work(400)
+        project.set_act("hang")
+        stage = project.wait_for_start(400)
         above = ancestors(stage)
         runner = next(place for place, (_, command) in enumerate(above) if "flows.scheduling.schedule" in command)
         run = above[runner - 1][0]
         os.kill(run, signal.SIGKILL)  # half-way
         assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 30), "the stage ended with it"
         assert project.champion() == first
-        project.act("")
-        scheduler.said("retraining promoted: a against champion/1", 600)
+        project.set_act("")
+        scheduler.wait_for_output("retraining promoted: a against champion/1", 600)
         second = project.champion()
         assert (second.number, second.replaced) == (2, 1)
         project.add(*[0.0] * 20)
-        scheduler.said("retraining refused: a against champion/2", 600)
+        scheduler.wait_for_output("retraining refused: a against champion/2", 600)
         assert project.champion() == second
         assert project.wait_until(lambda: "Refused" in dict(scheduler.runs()), 60)
         states = scheduler.runs()
@@ -243,24 +243,24 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         print("\n".join(scheduler.lines), states, keys)
         scheduler.stop(signal.SIGTERM)
 
-    with serving(project, *every_minute) as scheduler:
+    with running_scheduler(project, *every_minute) as scheduler:
         assert scheduler.url == url, "the page has kept its address"
-        scheduler.said(" as retemper-retraining/", 400)
+        scheduler.wait_for_output(" as retemper-retraining/", 400)
         assert [deployment["id"] for deployment in scheduler.ask("/deployments/filter", limit=10)] == [
             deployment["id"] for deployment in deployments
         ]
         assert scheduler.runs()[: len(states)] == states, "the history has outlived the server"
         project.add(*[2.0] * 40)
-        project.act("hang")
-        project.at_work(400)
+        project.set_act("hang")
+        project.wait_for_start(400)
         scheduler.stop(signal.SIGKILL)  # all of it, with a run in progress
         assert project.champion() == second
-    project.act("")
+    project.set_act("")
 
-    with serving(project, *every_minute) as scheduler:
-        scheduler.said("1 killed runs are marked Crashed", 400)
+    with running_scheduler(project, *every_minute) as scheduler:
+        scheduler.wait_for_output("1 killed runs are marked Crashed", 400)
         assert [name for name, _ in scheduler.runs()].count("Running") == 0
-        scheduler.said("retraining promoted: a against champion/2", 600)
+        scheduler.wait_for_output("retraining promoted: a against champion/2", 600)
         assert project.champion().number == 3
         print(scheduler.runs())
         scheduler.stop(signal.SIGINT)
@@ -294,19 +294,19 @@ def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str)
     """Two clones stand for two projects of a team, and two workers for two machines that share one device."""
     first = retraining
     first.environment["PREFECT_API_URL"] = server_url
-    first.act("linger")
+    first.set_act("linger")
     folder = first.folder.parent / "other"
     first.git("clone", "--quiet", str(first.folder), str(folder))
     second = type(first)(folder, first.source, first.environment)
 
-    def python(*arguments: str) -> None:
+    def run_python(*arguments: str) -> None:
         subprocess.run([sys.executable, *arguments], env=first.environment, cwd=first.folder, check=True, capture_output=True, timeout=300)
 
-    python("-c", POOL)
+    run_python("-c", POOL)
     for project, name in ((first, "one"), (second, "two")):
         out, _ = project.call("schedule", "--cron", "0 3 * * 1", "--pool", "retraining", "--name", name)
         assert out.startswith(f"retemper-retraining/{name} is deployed to pool retraining")
-    python("-c", TRIGGER, "one", "two")
+    run_python("-c", TRIGGER, "one", "two")
     worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "retraining", "--limit", "1", "--name"]
     env = first.environment | {"RETEMPER_DEVICE_LIMIT": "gpu-here"}
     workers = [subprocess.Popen([*worker, name], env=env, cwd=first.folder.parent, start_new_session=True) for name in ("w1", "w2")]

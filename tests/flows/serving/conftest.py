@@ -20,7 +20,7 @@ GIT = ["git", "-c", "user.name=small", "-c", "user.email=small@example.com"]
 
 
 @pytest.fixture(scope="session")
-def _committed(small_project: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _committed_project(small_project: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small project as if `retemper run` had made what hybrid needs."""
 
     def make(below: Path) -> None:
@@ -36,14 +36,14 @@ def _committed(small_project: Any, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def project(_committed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(_committed_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy, which is the current folder; its data are links, so change none in place. There is no champion."""
     folder = tmp_path / "project"
 
     def copy(source: str, target: str) -> None:
-        (os.link if f"{_committed}/data/" in source or "/.dvc/cache/" in source else shutil.copy2)(source, target)
+        (os.link if f"{_committed_project}/data/" in source or "/.dvc/cache/" in source else shutil.copy2)(source, target)
 
-    shutil.copytree(_committed, folder, copy_function=copy, symlinks=True)
+    shutil.copytree(_committed_project, folder, copy_function=copy, symlinks=True)
     monkeypatch.chdir(folder)
     return folder
 

@@ -90,7 +90,7 @@ def test_the_whole_export_by_the_command(
     assert "- articles" not in text, "which no stage of it reads"
     assert str(tmp_path) not in page and "small@example.com" not in page, "no place and no person"
 
-    pushed = fake_hub.folder(tmp_path / "hub")
+    pushed = fake_hub.download(tmp_path / "hub")
     lists = (load(folder).search(QUERIES, 5) for folder in (out, pushed))
     assert all(list(one.scores) == list(other.scores) for one, other in zip(*lists, strict=True)), "what the hub has serves, too"
     assert (pushed / "router_config.json").exists() and fake_hub.private
@@ -145,7 +145,7 @@ class FakeHub:
         monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
         monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", create_commit)
 
-    def folder(self, folder: Path) -> Path:
+    def download(self, folder: Path) -> Path:
         """What was uploaded, as a download would have it."""
         for name, content in self.operations:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

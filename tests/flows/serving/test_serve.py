@@ -26,7 +26,7 @@ from tasks.search.__main__ import arguments, open_systems
 from tests.flows.serving.test_export import QUERIES, SYSTEMS
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refusal_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as error:
         main(["serve", *arguments])
     output = capsys.readouterr()
@@ -38,7 +38,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        assert refused(["--port", port], capsys) == f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n"
+        assert refusal_of(["--port", port], capsys) == f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n"
     for arguments_, line in (
         ([], "there is no champion yet; run retemper retrain, or retemper champion set MODEL"),
         (["--export", str(tmp_path)], f"{tmp_path}/serving.json: not found, expected an exported folder; make one with retemper champion"),
@@ -48,7 +48,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--allow-host", "search.example:8080"], "--allow-host search.example:8080: expected a name without a port, such as"),
         (["--name", "x"], "serve: found --name, expected with retemper schedule only"),
     ):
-        assert refused(["--port", "0", *arguments_], capsys).startswith(f"retemper: {line}")
+        assert refusal_of(["--port", "0", *arguments_], capsys).startswith(f"retemper: {line}")
     assert not Path(".retemper/serving").exists() or not any(Path(".retemper/serving").rglob("serving.json"))
 
 
@@ -85,10 +85,10 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
         assert folders == [f"champion-{number - 1}", f"champion-{number}", "current"]
     assert lines == []
 
-    def unavailable(*_: Any, **__: Any) -> None:
+    def report_lost(*_: Any, **__: Any) -> None:
         raise UserError("data/encoders/tower of b93f712: neither in the cache nor on the remote")
 
-    monkeypatch.setattr(follow, "copy_champion", unavailable)
+    monkeypatch.setattr(follow, "copy_champion", report_lost)
     crown("hybrid")
     for _ in range(3):
         follower.look()
@@ -96,10 +96,10 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
     assert follower.problem.read_text() == lines[0].removeprefix("warning: "), "which /health tells"
     assert read_record(follower.link).label == "champion/4 warmup", "the old one stays"
 
-    def of_an_older_version(*_: Any, **__: Any) -> None:
+    def fail_on_older_version(*_: Any, **__: Any) -> None:
         raise KeyError("prefix")
 
-    monkeypatch.setattr(follow, "copy_champion", of_an_older_version)
+    monkeypatch.setattr(follow, "copy_champion", fail_on_older_version)
     follower._again = 0.0
     follower.look()
     assert lines[1:] == ["warning: champion/5 cannot be served yet: KeyError: 'prefix'"], "nor does any other fault end the server"

@@ -20,76 +20,76 @@ def damage(path: Path, keep_size: bool = True) -> None:
     path.chmod(0o444)
 
 
-def cached(toy: Any, out: str) -> Path:
+def cached_file(toy: Any, out: str) -> Path:
     """The one cached file with the content of `out`."""
     digest = hashlib.md5((toy.folder / out).read_bytes()).hexdigest()
     return Path(toy.folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:])
 
 
-def whole(toy: Any) -> bool:
+def cache_is_intact(toy: Any) -> bool:
     corrupt: list[Path] = []
     count, _ = cache.verify(toy.folder / ".dvc/cache/files/md5", corrupt.append)
     assert count
     return not corrupt
 
 
-def test_corruption_in_the_cache_alone_is_fixed_from_the_workspace(finished: Any) -> None:
-    encoder = cached(finished, "data/encoders/a")
+def test_corruption_in_the_cache_alone_is_fixed_from_the_workspace(finished_toy: Any) -> None:
+    encoder = cached_file(finished_toy, "data/encoders/a")
     text = encoder.read_text()
     damage(encoder)
-    result = finished.call("run")
+    result = finished_toy.call("run")
     assert result.returncode == 0, result.stderr
     assert "executed 0" in result.stdout
     assert "data/encoders/a: its copy in the cache was corrupt or missing; restored from this file" in result.stderr
     assert encoder.read_text() == text
-    assert whole(finished)
+    assert cache_is_intact(finished_toy)
 
 
 @pytest.mark.parametrize("out", ["data/encoders/a", "data/metrics/a.json"])
-def test_corruption_that_was_checked_out_is_computed_again(finished: Any, executed: Callable[..., set[str]], out: str) -> None:
+def test_corruption_that_was_checked_out_is_computed_again(finished_toy: Any, executed: Callable[..., set[str]], out: str) -> None:
     """Plain DVC takes the corrupt file for intact; the next run does not."""
-    text = (finished.folder / out).read_text()
-    damage(cached(finished, out))
-    (finished.folder / out).unlink()
-    finished.command(sys.executable, "-m", "dvc", "checkout", out)
-    assert (finished.folder / out).read_text() == "x" * len(text), "this is what DVC does"
+    text = (finished_toy.folder / out).read_text()
+    damage(cached_file(finished_toy, out))
+    (finished_toy.folder / out).unlink()
+    finished_toy.command(sys.executable, "-m", "dvc", "checkout", out)
+    assert (finished_toy.folder / out).read_text() == "x" * len(text), "this is what DVC does"
     stage = {"data/encoders/a": "train@a", "data/metrics/a.json": "evaluate@a"}[out]
-    assert executed(finished.run()) == {stage}
-    assert (finished.folder / out).read_text() == text
-    assert whole(finished)
+    assert executed(finished_toy.run()) == {stage}
+    assert (finished_toy.folder / out).read_text() == text
+    assert cache_is_intact(finished_toy)
 
 
-def test_a_corrupt_earlier_result_is_not_restored(finished: Any, executed: Callable[..., set[str]]) -> None:
-    first = cached(finished, "data/encoders/b")
+def test_a_corrupt_earlier_result_is_not_restored(finished_toy: Any, executed: Callable[..., set[str]]) -> None:
+    first = cached_file(finished_toy, "data/encoders/b")
     text = first.read_text()
-    finished.rounds(a="1", b="3")
-    finished.run()
+    finished_toy.set_rounds(a="1", b="3")
+    finished_toy.run()
     damage(first, keep_size=False)
-    finished.rounds(a="1", b="2")
-    assert executed(finished.run()) == {"train@b"}, "computed again; what comes after it is in the cache"
-    assert (finished.folder / "data/encoders/b").read_text() == text
-    assert whole(finished)
+    finished_toy.set_rounds(a="1", b="2")
+    assert executed(finished_toy.run()) == {"train@b"}, "computed again; what comes after it is in the cache"
+    assert (finished_toy.folder / "data/encoders/b").read_text() == text
+    assert cache_is_intact(finished_toy)
 
 
 def test_a_corrupt_object_is_fetched_again_where_there_is_a_remote(
-    finished: Any, tmp_path: Path, executed: Callable[..., set[str]]
+    finished_toy: Any, tmp_path: Path, executed: Callable[..., set[str]]
 ) -> None:
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()  # pushes
-    text = (finished.folder / "data/encoders/a").read_text()
-    damage(cached(finished, "data/encoders/a"))
-    (finished.folder / "data/encoders/a").unlink()
-    assert executed(finished.run()) == set()
-    assert (finished.folder / "data/encoders/a").read_text() == text
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()  # pushes
+    text = (finished_toy.folder / "data/encoders/a").read_text()
+    damage(cached_file(finished_toy, "data/encoders/a"))
+    (finished_toy.folder / "data/encoders/a").unlink()
+    assert executed(finished_toy.run()) == set()
+    assert (finished_toy.folder / "data/encoders/a").read_text() == text
 
     # and corruption in the remote is not taken over
-    encoder = cached(finished, "data/encoders/a")
+    encoder = cached_file(finished_toy, "data/encoders/a")
     damage(tmp_path / "remote" / "files" / "md5" / encoder.parent.name / encoder.name)
     encoder.unlink()
-    (finished.folder / "data/encoders/a").unlink()
-    assert executed(finished.run()) == {"train@a"}
-    assert (finished.folder / "data/encoders/a").read_text() == text
-    assert whole(finished)
+    (finished_toy.folder / "data/encoders/a").unlink()
+    assert executed(finished_toy.run()) == {"train@a"}
+    assert (finished_toy.folder / "data/encoders/a").read_text() == text
+    assert cache_is_intact(finished_toy)
     shutil.rmtree(tmp_path / "remote")
 
 
@@ -97,19 +97,19 @@ def test_outs_are_copied_from_the_cache_or_not_at_all(tmp_path: Path) -> None:
     """Whole folders, parts of them and files; nothing is left of what is missing or corrupt."""
     objects = tmp_path / ".dvc/cache/files/md5"
 
-    def store(content: bytes, end: str = "") -> str:
+    def add_object(content: bytes, end: str = "") -> str:
         digest = hashlib.md5(content).hexdigest()
         path = objects / digest[:2] / f"{digest[2:]}{end}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return digest + end
 
-    files = {"ids": store(b"ids"), "queries/train": store(b"train"), "queries_of_others": store(b"others")}
+    files = {"ids": add_object(b"ids"), "queries/train": add_object(b"train"), "queries_of_others": add_object(b"others")}
     listing = json.dumps([{"relpath": name, "md5": digest} for name, digest in files.items()]).encode()
-    outs = [{"path": "data/tokens", "md5": store(listing, ".dir")}, {"path": "data/one.json", "md5": store(b"{}")}]
+    outs = [{"path": "data/tokens", "md5": add_object(listing, ".dir")}, {"path": "data/one.json", "md5": add_object(b"{}")}]
     lock = {"tokenize": {"outs": outs}}
 
-    def copied(path: str) -> dict[str, bytes] | bytes | None:
+    def copied_content(path: str) -> dict[str, bytes] | bytes | None:
         target = tmp_path / "to"
         shutil.rmtree(target, ignore_errors=True)
         target.unlink(missing_ok=True)
@@ -122,15 +122,15 @@ def test_outs_are_copied_from_the_cache_or_not_at_all(tmp_path: Path) -> None:
             else {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
         )
 
-    assert copied("data/tokens") == {"ids": b"ids", "queries/train": b"train", "queries_of_others": b"others"}
-    assert copied("data/tokens/queries") == {"train": b"train"}
-    assert copied("data/tokens/ids") == b"ids"
-    assert copied("data/one.json") == b"{}"
-    assert copied("data/tokens/nothing") is None
-    assert copied("data/other") is None
+    assert copied_content("data/tokens") == {"ids": b"ids", "queries/train": b"train", "queries_of_others": b"others"}
+    assert copied_content("data/tokens/queries") == {"train": b"train"}
+    assert copied_content("data/tokens/ids") == b"ids"
+    assert copied_content("data/one.json") == b"{}"
+    assert copied_content("data/tokens/nothing") is None
+    assert copied_content("data/other") is None
     path = cache.object_path(objects, files["ids"])
     path.write_bytes(b"idS")
-    assert copied("data/tokens/ids") is None, "corrupt"
+    assert copied_content("data/tokens/ids") is None, "corrupt"
     path.unlink()
-    assert copied("data/tokens") is None, "missing"
-    assert copied("data/tokens/queries") == {"train": b"train"}
+    assert copied_content("data/tokens") is None, "missing"
+    assert copied_content("data/tokens/queries") == {"train": b"train"}

@@ -19,32 +19,32 @@ from tasks.core.stage.frozen import freeze_parameters
 Executed = Callable[[dict[str, str]], set[str]]
 
 
-def locked(folder: Path, stage: str) -> dict[str, Any]:
+def lock_entry(folder: Path, stage: str) -> dict[str, Any]:
     entry: dict[str, Any] = YAML(typ="safe").load(folder / "dvc.lock")["stages"][stage]
     return entry
 
 
-def test_parameters_edited_during_a_run_count_for_the_next_run(served: Any, executed: Executed) -> None:
-    served.acts(encoders__a="sleep 3")
-    process = served.start("run")
-    served.at_work("encoders/a")
-    served.rounds(a="9", b="1")
+def test_parameters_edited_during_a_run_count_for_the_next_run(served_toy: Any, executed: Executed) -> None:
+    served_toy.set_acts(encoders__a="sleep 3")
+    process = served_toy.start("run")
+    served_toy.wait_for_start("encoders/a")
+    served_toy.set_rounds(a="9", b="1")
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
-    assert locked(served.folder, "train@a")["params"]["data/params.json"] == {"rounds.a": {"value": 1}}
-    assert (served.folder / "data/encoders/a").read_text().startswith("1(")
-    served.acts()
-    assert executed(served.run()) == {"train@a", "evaluate@a", "report"}
-    assert (served.folder / "data/encoders/a").read_text().startswith("9(")
-    served.rounds(a="1", b="1")
-    assert executed(served.run()) == set()
-    assert (served.folder / "data/encoders/a").read_text().startswith("1("), "from the run cache, under the inputs it was made from"
+    assert lock_entry(served_toy.folder, "train@a")["params"]["data/params.json"] == {"rounds.a": {"value": 1}}
+    assert (served_toy.folder / "data/encoders/a").read_text().startswith("1(")
+    served_toy.set_acts()
+    assert executed(served_toy.run()) == {"train@a", "evaluate@a", "report"}
+    assert (served_toy.folder / "data/encoders/a").read_text().startswith("9(")
+    served_toy.set_rounds(a="1", b="1")
+    assert executed(served_toy.run()) == set()
+    assert (served_toy.folder / "data/encoders/a").read_text().startswith("1("), "from the run cache, under the inputs it was made from"
 
 
 @pytest.mark.parametrize("act", ["sleep 4", "fail"])
 def test_one_of_two_runs_computes_a_stage_and_the_other_takes_its_outs(toy: Any, tmp_path: Path, act: str) -> None:
     """If the first one fails, the other stops waiting and tries itself."""
-    toy.acts(data__corpus=act)
+    toy.set_acts(data__corpus=act)
     (toy.folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
     trees = [shutil.copytree(toy.folder, tmp_path / name) for name in ("one", "other")]
     for tree in trees:
@@ -58,7 +58,7 @@ def test_one_of_two_runs_computes_a_stage_and_the_other_takes_its_outs(toy: Any,
     assert (output.count("is cached - skipping run") == 1) == (act != "fail")
     if act != "fail":
         assert {(tree / "data/corpus").read_text() for tree in trees} == {"one()"}
-        locks = [json.dumps(locked(tree, "prepare")) for tree in trees]
+        locks = [json.dumps(lock_entry(tree, "prepare")) for tree in trees]
         assert locks[0] == locks[1]
 
 
@@ -67,17 +67,17 @@ def test_a_stage_that_waits_its_turn_is_not_taken_for_the_one_of_the_lock(toy: A
     (toy.folder / "dvc.yaml").write_text("stages: {copy: {cmd: cp params.yaml out, deps: [step.py], params: [x], outs: [out]}}\n")
     environment = toy.environment | {TURNS: str(toy.folder / "turns")}
 
-    def made(value: int) -> str:
+    def reproduce(value: int) -> str:
         (toy.folder / "params.yaml").write_text(f"x: {value}\n")
         command = [sys.executable, "-m", "flows.storage.dvc", "repro", "copy"]
         output = subprocess.run(command, cwd=toy.folder, env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
-        assert locked(toy.folder, "copy")["params"] == {"params.yaml": {"x": value}}
+        assert lock_entry(toy.folder, "copy")["params"] == {"params.yaml": {"x": value}}
         assert (toy.folder / "out").read_text() == f"x: {value}\n"
         return output
 
-    made(1)
-    made(2)
-    assert "is cached - skipping run" in made(1), "from the run cache"
+    reproduce(1)
+    reproduce(2)
+    assert "is cached - skipping run" in reproduce(1), "from the run cache"
 
 
 FULL = """
@@ -134,41 +134,41 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_what_a_killed_push_or_pull_has_collected_is_not_taken_for_all(
-    finished: Any, tmp_path: Path, executed: Executed, read_states: Callable[[str], dict[str, str]]
+    finished_toy: Any, tmp_path: Path, executed: Executed, states_of: Callable[[str], dict[str, str]]
 ) -> None:
     """What is to be transferred is collected out by out."""
     remote, stages = tmp_path / "remote", ["prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report"]
-    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
-    assert finished.call("push", script=HALF).returncode == 137
-    assert executed(finished.run()) == set()
-    digests = {out["md5"] for stage in stages for out in locked(finished.folder, stage)["outs"]}
+    assert finished_toy.call("remote", "add", "team", str(remote)).returncode == 0
+    assert finished_toy.call("push", script=HALF).returncode == 137
+    assert executed(finished_toy.run()) == set()
+    digests = {out["md5"] for stage in stages for out in lock_entry(finished_toy.folder, stage)["outs"]}
     assert {digest for digest in digests if not object_path(remote / "files/md5", digest).is_file()} == set()
-    finished.command("git", "add", "--all")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
-    clone = type(finished)(tmp_path / "clone", finished.environment)
+    finished_toy.command("git", "add", "--all")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "clone"))
+    clone = type(finished_toy)(tmp_path / "clone", finished_toy.environment)
     assert clone.call("pull", *stages, script=HALF).returncode == 137
     result = clone.call("run")
-    assert (result.returncode, result.stderr, executed(read_states(result.stdout))) == (0, "", set())
+    assert (result.returncode, result.stderr, executed(states_of(result.stdout))) == (0, "", set())
 
 
-def test_what_a_killed_run_computed_is_sent_though_git_replaces_its_lock(finished: Any, tmp_path: Path, executed: Executed) -> None:
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()
-    finished.command("git", "add", ".")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
+def test_what_a_killed_run_computed_is_sent_though_git_replaces_its_lock(finished_toy: Any, tmp_path: Path, executed: Executed) -> None:
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()
+    finished_toy.command("git", "add", ".")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
     (tmp_path / "remote").rename(tmp_path / "away")  # its push fails as it does where a kill comes first: nothing is sent
-    finished.rounds(a="1", b="9")
-    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
-    for path in (finished.folder / UNPUSHED).glob("*.lock"):
+    finished_toy.set_rounds(a="1", b="9")
+    assert executed(finished_toy.run()) == {"train@b", "evaluate@b", "report"}
+    for path in (finished_toy.folder / UNPUSHED).glob("*.lock"):
         if "train@a" in path.read_text():  # of the whole dvc.lock, which a killed run does not keep
             path.unlink()
-    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    finished_toy.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
     (tmp_path / "away").rename(tmp_path / "remote")
-    assert executed(finished.run()) == set()
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "colleague"))
-    colleague = type(finished)(tmp_path / "colleague", finished.environment)
-    colleague.rounds(a="1", b="9")
+    assert executed(finished_toy.run()) == set()
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "colleague"))
+    colleague = type(finished_toy)(tmp_path / "colleague", finished_toy.environment)
+    colleague.set_rounds(a="1", b="9")
     assert executed(colleague.run()) == set()
 
 
@@ -186,21 +186,21 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_kill_after_dvc_wrote_its_lock_leaves_no_stage_unsent(finished: Any, tmp_path: Path, executed: Executed) -> None:
+def test_a_kill_after_dvc_wrote_its_lock_leaves_no_stage_unsent(finished_toy: Any, tmp_path: Path, executed: Executed) -> None:
     """Git then replaces dvc.lock, so the entry must have been noted before."""
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()
-    finished.command("git", "add", ".")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    finished.rounds(a="1", b="9")
-    (finished.folder / "data/params.json").write_text(json.dumps({"first": "one", "rounds": {"a": {"value": 1}, "b": {"value": 9}}}))
-    assert finished.call("repro", "train@b", script=KILLED).returncode == 137
-    assert locked(finished.folder, "train@b")["params"]["data/params.json"]["rounds.b"] == {"value": 9}
-    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
-    assert executed(finished.run()) == set()
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "colleague"))
-    colleague = type(finished)(tmp_path / "colleague", finished.environment)
-    colleague.rounds(a="1", b="9")
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()
+    finished_toy.command("git", "add", ".")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.set_rounds(a="1", b="9")
+    (finished_toy.folder / "data/params.json").write_text(json.dumps({"first": "one", "rounds": {"a": {"value": 1}, "b": {"value": 9}}}))
+    assert finished_toy.call("repro", "train@b", script=KILLED).returncode == 137
+    assert lock_entry(finished_toy.folder, "train@b")["params"]["data/params.json"]["rounds.b"] == {"value": 9}
+    finished_toy.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    assert executed(finished_toy.run()) == set()
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "colleague"))
+    colleague = type(finished_toy)(tmp_path / "colleague", finished_toy.environment)
+    colleague.set_rounds(a="1", b="9")
     assert executed(colleague.run()) == {"evaluate@b", "report"}
 
 
@@ -238,28 +238,28 @@ def test_what_was_pulled_is_sent_to_a_new_remote(tmp_path: Path, monkeypatch: py
     assert {"outs": [{"path": "z", "md5": "w"}]} in results
 
 
-def test_results_from_before_the_remote_are_sent(finished: Any, tmp_path: Path, executed: Executed) -> None:
+def test_results_from_before_the_remote_are_sent(finished_toy: Any, tmp_path: Path, executed: Executed) -> None:
     """Whoever adds it, and whoever takes its setting from git: two values were tried here, the third by a colleague."""
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "second"))
-    second = type(finished)(tmp_path / "second", finished.environment)
-    second.rounds(a="1", b="3")
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "second"))
+    second = type(finished_toy)(tmp_path / "second", finished_toy.environment)
+    second.set_rounds(a="1", b="3")
     second.run()
     second.command("git", "checkout", "--quiet", "--", "params.yaml")
-    finished.rounds(a="1", b="9")
-    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
-    result = finished.call("remote", "add", "team", str(tmp_path / "remote"))
+    finished_toy.set_rounds(a="1", b="9")
+    assert executed(finished_toy.run()) == {"train@b", "evaluate@b", "report"}
+    result = finished_toy.call("remote", "add", "team", str(tmp_path / "remote"))
     assert "\nthe next run sends what was computed here before: 9 files, 0.00" in result.stdout, result
-    finished.command("git", "add", "--all")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.command("git", "add", "--all")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
     (tmp_path / "remote").rename(tmp_path / "away")
-    finished.run()  # which can send nothing
+    finished_toy.run()  # which can send nothing
     (tmp_path / "away").rename(tmp_path / "remote")
-    assert executed(finished.run()) == set()
+    assert executed(finished_toy.run()) == set()
     (second.folder / "dvc.lock").unlink()
     second.command("git", "pull", "--quiet", "--ff-only")
     assert executed(second.run()) == set()
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "colleague"))
-    colleague = type(finished)(tmp_path / "colleague", finished.environment)
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "colleague"))
+    colleague = type(finished_toy)(tmp_path / "colleague", finished_toy.environment)
     for value in ("2", "9", "3"):
-        colleague.rounds(a="1", b=value)
+        colleague.set_rounds(a="1", b=value)
         assert executed(colleague.run()) == set(), value

@@ -20,7 +20,7 @@ MARK = mark("document", "d1")
 
 
 @pytest.fixture
-def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def project_with_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project's folder, the current one, with a record in its list."""
     folder = tmp_path / "ours"
     folder.mkdir()
@@ -36,7 +36,7 @@ def lock_of(**oids: str) -> dict[str, Any]:
     return {stage: {"outs": [{"path": f"data/{stage}", "md5": oid}]} for stage, oid in oids.items()}
 
 
-@pytest.mark.usefixtures("ours")
+@pytest.mark.usefixtures("project_with_list")
 def test_a_note_names_what_is_missing_and_is_a_list_of_its_own(tmp_path: Path) -> None:
     cache, remote = tmp_path / "cache", tmp_path / "remote"
     listing, file, kept = f"{'a' * 32}.dir", "b" * 32, "c" * 32
@@ -92,11 +92,11 @@ def test_trees_of_other_projects_are_named(tmp_path: Path) -> None:
     assert owners == {"b" * 32: f"data/prepare of {tmp_path / 'others'}"}
 
 
-def test_a_run_says_why_a_stage_runs_again(served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_says_why_a_stage_runs_again(served_toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, once; the stage that lost its out runs, and no other."""
-    served.run()
-    cache = served.folder / ".dvc/cache"
-    (oid, _), *_ = outs(read_lock(served.folder / "dvc.lock")["prepare"])
+    served_toy.run()
+    cache = served_toy.folder / ".dvc/cache"
+    (oid, _), *_ = outs(read_lock(served_toy.folder / "dvc.lock")["prepare"])
     other = tmp_path / "another"
     other.mkdir()
     monkeypatch.chdir(other)
@@ -104,15 +104,15 @@ def test_a_run_says_why_a_stage_runs_again(served: Any, tmp_path: Path, monkeypa
     forgettings.leave_note(place(cache), [oid])
     assert any(path.name == oid[2:] for path in objects(cache / "files/md5"))
     object_path(cache / "files/md5", oid).unlink()
-    (served.folder / "data/corpus").unlink()
-    result = served.call("run")
+    (served_toy.folder / "data/corpus").unlink()
+    result = served_toy.call("run")
     (warning,) = [line for line in result.stderr.splitlines() if "forgotten" in line]
     assert (
         "prepare: results of 1 stage that dvc.lock names were removed, since they held a record that project another has forgotten"
         in warning
     )
     assert "executed 1," in result.stdout
-    second = served.call("run")
+    second = served_toy.call("run")
     assert (second.stderr, "executed 0," in second.stdout) == ("", True)
 
 

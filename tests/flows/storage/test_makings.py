@@ -36,11 +36,11 @@ def test_the_first_record_is_kept_and_torn_ones_are_left_out(tmp_path: Path) -> 
 def test_two_runs_may_make_a_folder_of_records_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = Path.mkdir
 
-    def second(self: Path, *arguments: Any, **options: Any) -> None:
+    def mkdir_after_other(self: Path, *arguments: Any, **options: Any) -> None:
         self.exists() or mkdir(self)  # by the other run, a moment before
         mkdir(self, *arguments, **options)
 
-    monkeypatch.setattr(Path, "mkdir", second)
+    monkeypatch.setattr(Path, "mkdir", mkdir_after_other)
     makings.save(tmp_path, DIGEST, RECORD)
     monkeypatch.undo()
     assert makings.read(tmp_path, [DIGEST]) == {DIGEST: RECORD}

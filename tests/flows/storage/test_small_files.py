@@ -27,11 +27,11 @@ class Counted:
         if not callable(attribute) or name in ("join", "parent"):
             return attribute
 
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def count_call(*arguments: Any, **options: Any) -> Any:
             self.asked[name] += 1
             return attribute(*arguments, **options)
 
-        return counted
+        return count_call
 
 
 def digest(number: int) -> str:

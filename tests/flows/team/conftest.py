@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.fixture
-def cached(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def dvc_project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """`small` as DVC records it: its stages' outputs are in the cache and in dvc.lock. It is the current folder."""
     from dvc.repo import Repo
 
@@ -27,7 +27,7 @@ def cached(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def here(toy: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(toy: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A toy project as the current folder, without the user's settings."""
     monkeypatch.chdir(toy.folder)
     for name in ("DVC_GLOBAL_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):

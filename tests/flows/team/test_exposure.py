@@ -11,7 +11,7 @@ from flows.team import exposure
 from tasks.core.errors import UserError
 
 
-def test_parts_are_those_of_every_training_and_models_follow(cached: Any) -> None:
+def test_parts_are_those_of_every_training_and_models_follow(dvc_project: Any) -> None:
     """Compared with the batches that the stage itself would draw from the working tree; the replay has only the cache."""
     from tasks.core.params.sections import load
     from tasks.core.tokens.folder import open_tokens
@@ -27,7 +27,7 @@ def test_parts_are_those_of_every_training_and_models_follow(cached: Any) -> Non
         data / "corpus/qrels/train.parquet",
         data / "negatives/bm25/train.parquet",
         params,
-        cached.folder,
+        dvc_project.folder,
     )
     batches = [draw_batch(training_set, params, step) for step in range(2)]
     queries = pq.read_table(tokens / "queries/train/ids.parquet")["id"].to_pylist()
@@ -61,16 +61,16 @@ def test_parts_are_those_of_every_training_and_models_follow(cached: Any) -> Non
         exposure.expose(["zebra"], exposure.known_locks())
 
 
-def test_what_the_cache_lacks_is_said(cached: Any) -> None:
+def test_what_the_cache_lacks_is_said(dvc_project: Any) -> None:
     lock = exposure.known_locks()["working tree"]
     table = next(out for out in lock["bm25"]["outs"] if out["path"] == "data/negatives/bm25")
-    listing = json.loads((cached.folder / ".dvc/cache/files/md5" / table["md5"][:2] / table["md5"][2:]).read_text())
+    listing = json.loads((dvc_project.folder / ".dvc/cache/files/md5" / table["md5"][:2] / table["md5"][2:]).read_text())
     oid = next(entry["md5"] for entry in listing if entry["relpath"] == "train.parquet")
-    (cached.folder / ".dvc/cache/files/md5" / oid[:2] / oid[2:]).unlink()
-    result = cached.retemper("exposure", "d00", "--json")
+    (dvc_project.folder / ".dvc/cache/files/md5" / oid[:2] / oid[2:]).unlink()
+    result = dvc_project.retemper("exposure", "d00", "--json")
     assert result.status == 0, result
     report = json.loads(result.out)
     assert [note.partition(":")[0] for note in report["notes"]] == ["train@warmup (working tree)"]
     assert "is not in the cache" in report["notes"][0]
-    result = cached.retemper("exposure", "zebra")
+    result = dvc_project.retemper("exposure", "zebra")
     assert (result.status, len(result.err.strip().splitlines())) == (2, 1)

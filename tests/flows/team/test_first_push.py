@@ -18,18 +18,18 @@ def test_the_first_push_sends_earlier_results_from_whichever_tree_of_the_project
     project, retraining = trees
     monkeypatch.chdir(retraining)
 
-    def pushed(remote: str) -> str:
+    def push_command(remote: str) -> str:
         monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"echo $0 $* > {tmp_path}/asked"])
         assert push(Processes(), remote, pytest.fail)
         return (tmp_path / "asked").read_text().strip()
 
-    assert pushed("team") == "push earlier"
+    assert push_command("team") == "push earlier"
     assert is_pushed("team")
-    assert pushed("team") == "push"
+    assert push_command("team") == "push"
     monkeypatch.chdir(project)
     assert not is_pushed("team"), "its own dvc.lock is another"
-    assert pushed("team") == "push"
+    assert push_command("team") == "push"
     assert is_pushed("team")
-    assert pushed("other") == "push earlier"
+    assert push_command("other") == "push earlier"
     (project / ".dvc/config").write_text("[remote] at another place")
-    assert pushed("other") == "push earlier"
+    assert push_command("other") == "push earlier"

@@ -21,32 +21,34 @@ def digest(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
 
 
-def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()  # which pushes
+def test_what_a_tag_needs_stays_until_the_tag_goes(
+    finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+) -> None:
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()  # which pushes
     branch = "retemper/retraining"
-    finished.command("git", "checkout", "--quiet", "-b", branch)
-    finished.command("git", "add", "dvc.lock")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    finished.command("git", "tag", "-a", "champion/1", "-m", "first")
-    finished.command("git", "checkout", "--quiet", "-")
-    finished.command("git", "branch", "--quiet", "-D", branch)
-    (finished.folder / "dvc.lock").write_text("")  # checkout has removed it
-    (finished.folder / "dvc.lock").unlink()
-    old_digest = digest(finished.folder / "data/encoders/b")
-    finished.rounds(a="1", b="3")
-    assert "train@b" in executed(finished.run())
-    cache = finished.folder / ".dvc/cache/files/md5"
-    runs = finished.folder / ".dvc/cache/runs"
+    finished_toy.command("git", "checkout", "--quiet", "-b", branch)
+    finished_toy.command("git", "add", "dvc.lock")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.command("git", "tag", "-a", "champion/1", "-m", "first")
+    finished_toy.command("git", "checkout", "--quiet", "-")
+    finished_toy.command("git", "branch", "--quiet", "-D", branch)
+    (finished_toy.folder / "dvc.lock").write_text("")  # checkout has removed it
+    (finished_toy.folder / "dvc.lock").unlink()
+    old_digest = digest(finished_toy.folder / "data/encoders/b")
+    finished_toy.set_rounds(a="1", b="3")
+    assert "train@b" in executed(finished_toy.run())
+    cache = finished_toy.folder / ".dvc/cache/files/md5"
+    runs = finished_toy.folder / ".dvc/cache/runs"
     assert integrity.object_path(cache, old_digest).exists()
 
     def gc(*options: str) -> str:
-        result = finished.call("gc", *options)
+        result = finished_toy.call("gc", *options)
         assert result.returncode == 0, result.stderr
         return str(result.stdout)
 
     assert "would remove: 0 objects" in gc("--dry-run")
-    finished.command("git", "tag", "-d", "champion/1")
+    finished_toy.command("git", "tag", "-d", "champion/1")
     output = gc("--dry-run", "--remote", "team")
     assert "remote team: would remove: 0 objects" in output, "colleagues push before they commit"
     assert "3 more objects" in output
@@ -63,33 +65,33 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     torn.write_text("what a killed DVC was writing")
     gc("--remote", "team", "--days", "0")
     assert not torn.exists()
-    assert finished.call("verify", "--remote", "team").returncode == 0
+    assert finished_toy.call("verify", "--remote", "team").returncode == 0
     assert foreign.exists(), "what is not named like an object is neither garbage nor corrupt"
     for root in (cache, tmp_path / "remote/files/md5"):
         assert not integrity.object_path(root, old_digest).exists()
-        assert integrity.object_path(root, digest(finished.folder / "data/encoders/b")).exists()
+        assert integrity.object_path(root, digest(finished_toy.folder / "data/encoders/b")).exists()
     assert len(list(runs.glob("*/*/*"))) == record_count - 3, "no record is left of runs whose outs are gone"
     assert len(list((tmp_path / "remote/runs").glob("*/*/*"))) == record_count - 3
-    assert executed(finished.run()) == set()
-    finished.rounds(a="1", b="2")
-    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
+    assert executed(finished_toy.run()) == set()
+    finished_toy.set_rounds(a="1", b="2")
+    assert executed(finished_toy.run()) == {"train@b", "evaluate@b", "report"}
 
 
-def test_gc_is_refused_while_a_run_is_in_progress(finished: Any) -> None:
+def test_gc_is_refused_while_a_run_is_in_progress(finished_toy: Any) -> None:
     import sys
 
     script = "from flows.process import locks\nwith locks.hold_run_lock():\n    print('held', flush=True)\n    input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", script],
-        cwd=finished.folder,
-        env=finished.environment,
+        cwd=finished_toy.folder,
+        env=finished_toy.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert holder.stdout is not None
     holder.stdout.readline()
-    result = finished.call("gc")
+    result = finished_toy.call("gc")
     holder.kill()
     holder.wait()
     assert result.returncode == 2
@@ -175,7 +177,7 @@ def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path)
         gc.find_needs([], [project])
 
 
-def put(objects: Path, content: bytes, kind: str = "") -> str:
+def add_object(objects: Path, content: bytes, kind: str = "") -> str:
     """Put an object below a `files/md5`; returns its digest."""
     oid = hashlib.md5(content).hexdigest() + kind
     path = integrity.object_path(objects, oid)
@@ -189,12 +191,12 @@ class Collected:
 
     def __init__(self, folder: Path) -> None:
         self.objects = folder / ".dvc/cache/files/md5"
-        self.inner = [put(self.objects, content) for content in (b"a", b"b")]
+        self.inner = [add_object(self.objects, content) for content in (b"a", b"b")]
         self.text = json.dumps([{"md5": oid, "relpath": name} for oid, name in zip(self.inner, "ab", strict=True)]).encode()
-        self.listing = put(self.objects, self.text, ".dir")
-        self.lock()
+        self.listing = add_object(self.objects, self.text, ".dir")
+        self.write_lock()
 
-    def lock(self, stage: str = "prepare") -> None:
+    def write_lock(self, stage: str = "prepare") -> None:
         out = f"    - path: data/corpus\n      hash: md5\n      md5: {self.listing}\n"
         Path("dvc.lock").write_text(f"schema: '2.0'\nstages:\n  {stage}:\n    cmd: x\n    outs:\n{out}")
 
@@ -203,7 +205,7 @@ class Collected:
         gc.collect(False, remote, lines.append, days=days)
         return "\n".join(lines)
 
-    def refused(self, remote: str | None = None) -> str:
+    def gc_refusal(self, remote: str | None = None) -> str:
         with pytest.raises(UserError) as refusal:
             self.gc(remote)
         assert self.is_whole()
@@ -213,28 +215,28 @@ class Collected:
         return all(integrity.object_path(self.objects, oid).exists() for oid in self.inner)
 
 
-def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp_path: Path) -> None:
-    project = Collected(here)
+def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(root: Path, tmp_path: Path) -> None:
+    project = Collected(root)
     assert "removed: 0 objects" in project.gc()
     path = integrity.object_path(project.objects, project.listing)
     path.write_bytes(project.text[:-9])
     message = f"prepare: data/corpus: its listing {project.listing} is missing or corrupt, so which files it needs is unknown"
-    assert project.refused() == f"{message}; run retemper run prepare in {here}"
-    project.lock("of_a_removed_round")
-    assert project.refused().endswith("; run retemper verify, then dvc fetch --all-commits")
+    assert project.gc_refusal() == f"{message}; run retemper run prepare in {root}"
+    project.write_lock("of_a_removed_round")
+    assert project.gc_refusal().endswith("; run retemper verify, then dvc fetch --all-commits")
     path.unlink()
-    project.lock()
-    assert project.refused() == f"{message}; run retemper run prepare in {here}"
+    project.write_lock()
+    assert project.gc_refusal() == f"{message}; run retemper run prepare in {root}"
 
     remotes.add("team", str(tmp_path / "remote"), [])
-    put(tmp_path / "remote/files/md5", project.text, ".dir")
+    add_object(tmp_path / "remote/files/md5", project.text, ".dir")
     assert "removed: 0 objects" in project.gc()
     assert project.is_whole(), "the remote says what it needs"
     (integrity.object_path(tmp_path / "remote/files/md5", project.listing)).write_bytes(b"[{")
-    project.refused()
-    project.lock("of_a_removed_round")
+    project.gc_refusal()
+    project.write_lock("of_a_removed_round")
     assert "found a corrupt listing, so which files it needs is unknown, and nothing was removed; run retemper verify --remote team" in (
-        project.refused("team")
+        project.gc_refusal("team")
     )
     output = project.gc()
     assert (
@@ -244,25 +246,25 @@ def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp
     assert not project.is_whole()
 
 
-def test_a_folder_without_files_needs_none(here: Path) -> None:
-    project = Collected(here)
-    project.listing = put(project.objects, b"[]", ".dir")
-    project.lock()
+def test_a_folder_without_files_needs_none(root: Path) -> None:
+    project = Collected(root)
+    project.listing = add_object(project.objects, b"[]", ".dir")
+    project.write_lock()
     assert "removed: 3 objects" in project.gc()
 
 
-def test_a_truncated_listing_that_reached_the_remote_is_one_line(here: Path, tmp_path: Path) -> None:
+def test_a_truncated_listing_that_reached_the_remote_is_one_line(root: Path, tmp_path: Path) -> None:
     """A recent folder that nothing needs: its files are kept too, but which files they are is unknown."""
-    project = Collected(here)
+    project = Collected(root)
     remotes.add("team", str(tmp_path / "remote"), [])
-    listing = integrity.object_path(tmp_path / "remote/files/md5", put(tmp_path / "remote/files/md5", b"[1]", ".dir"))
+    listing = integrity.object_path(tmp_path / "remote/files/md5", add_object(tmp_path / "remote/files/md5", b"[1]", ".dir"))
     listing.write_bytes(b"[1")
     with pytest.raises(UserError, match=r"found a corrupt listing.* run retemper verify --remote team"):
         project.gc("team", 7)
 
 
-def test_what_failed_pushes_left_on_a_remote_is_removed(here: Path, tmp_path: Path) -> None:
-    project = Collected(here)
+def test_what_failed_pushes_left_on_a_remote_is_removed(root: Path, tmp_path: Path) -> None:
+    project = Collected(root)
     remotes.add("team", str(tmp_path / "remote"), [])
     names = ("files/md5/ab/.duEh8J9R-T9BUlUhGCRYvg.tmp", f"runs/ab/{'ab' * 32}/.{'0f' * 16}.partial")
     old, young = ([tmp_path / "remote" / name.replace("ab/.", f"{prefix}/.") for name in names] for prefix in ("01", "02"))
@@ -277,23 +279,25 @@ def test_what_failed_pushes_left_on_a_remote_is_removed(here: Path, tmp_path: Pa
     assert all(path.exists() for path in young), "a push may be writing them"
 
 
-def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+def test_what_the_remote_is_still_to_be_sent_stays(
+    finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+) -> None:
     """Until it is sent, or the user says so."""
 
     def gc(*options: str) -> str:
-        result = finished.call("gc", *options)
+        result = finished_toy.call("gc", *options)
         assert (result.returncode, result.stderr) == (0, "")
         return str(result.stdout)
 
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.run()
-    finished.command("git", "add", ".")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.run()
+    finished_toy.command("git", "add", ".")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
     (tmp_path / "remote").rename(tmp_path / "away")
     for value in ("3", "4"):
-        finished.rounds(a="1", b=value)
-        assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
-    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+        finished_toy.set_rounds(a="1", b=value)
+        assert executed(finished_toy.run()) == {"train@b", "evaluate@b", "report"}
+    finished_toy.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
     message = "MB, not pushed yet: retemper run pushes them, --unsent removes them\n"
     for options in (["--dry-run"], []):
         output = gc(*options)
@@ -301,14 +305,14 @@ def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path
         assert message in output
         assert ": 0 objects" in output
     (tmp_path / "away").rename(tmp_path / "remote")
-    assert executed(finished.run()) == set()
+    assert executed(finished_toy.run()) == set()
     assert message not in (output := gc())
     assert "6 objects" in output
-    assert executed(finished.run()) == set()
-    finished.rounds(a="1", b="3")
-    assert executed(finished.run()) == set(), "the remote has it"
-    (finished.folder / ".retemper/pushed.json").unlink()  # a new remote, which has none of the earlier results
-    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    assert executed(finished_toy.run()) == set()
+    finished_toy.set_rounds(a="1", b="3")
+    assert executed(finished_toy.run()) == set(), "the remote has it"
+    (finished_toy.folder / ".retemper/pushed.json").unlink()  # a new remote, which has none of the earlier results
+    finished_toy.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
     assert message in gc("--dry-run")
     assert message not in (output := gc("--unsent"))
     assert "3 objects" in output

@@ -27,15 +27,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def here(finished: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(finished.folder)
-    for name, value in finished.environment.items():
+def current_toy(finished_toy: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(finished_toy.folder)
+    for name, value in finished_toy.environment.items():
         if name.startswith(("GIT_", "DVC_")):
             monkeypatch.setenv(name, value)
-    return finished
+    return finished_toy
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("current_toy")
 def test_what_made_a_model() -> None:
     first = subprocess.run(["git", "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     history = lineage.trace("b")
@@ -72,16 +72,16 @@ def test_what_made_a_model() -> None:
         lineage.trace("zebra")
 
 
-def reads(params: Any) -> None:
+def record_params(params: Any) -> None:
     """Record `params` as those of the first stage."""
     lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
     lock["stages"]["prepare"]["params"] = params
     YAML().dump(lock, Path("dvc.lock"))
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("current_toy")
 def test_only_sources_that_were_read_are_named() -> None:
-    reads({"data/source.json": {"dataset.digest": "1", "encoders.e5.digest": "3", "generator.digest": "4"}})
+    record_params({"data/source.json": {"dataset.digest": "1", "encoders.e5.digest": "3", "generator.digest": "4"}})
     read_sources = {"dataset": {"source": "demo", "digest": "1"}, "encoders": {"e5": {"source": "me/e5", "digest": "3"}}}
     unread_sources = {"articles": {"source": "demo", "digest": "2"}, "generator": {"source": "", "digest": "4"}}
     Path("data/source.json").write_text(json.dumps(read_sources | unread_sources))
@@ -90,15 +90,15 @@ def test_only_sources_that_were_read_are_named() -> None:
     assert lines[2:4] == ["dataset: demo  sha256 1", "encoders.e5: me/e5  sha256 3"]
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("current_toy")
 def test_parameters_whose_blanks_matter_are_in_quotes() -> None:
-    reads({"params.yaml": {"text": {"separator": " ", "stemmer": "english"}, "query_prefix": ""}})
+    record_params({"params.yaml": {"text": {"separator": " ", "stemmer": "english"}, "query_prefix": ""}})
     assert '  separator " ", stemmer english, query_prefix ""' in lineage.as_short_text(lineage.trace("b")).splitlines()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("current_toy")
 def test_the_short_form_is_printed_unless_the_whole_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    reads({"data/source.json": {"dataset.digest": "1"}})
+    record_params({"data/source.json": {"dataset.digest": "1"}})
     Path("data/source.json").write_text(json.dumps({"dataset": {"source": "demo\x1b", "digest": "1", "files": {"corpus.jsonl": "2"}}}))
     history = lineage.trace("b")
     assert "corpus.jsonl" in lineage.as_text(history)
@@ -108,16 +108,16 @@ def test_the_short_form_is_printed_unless_the_whole_is_asked_for(capsys: pytest.
         assert capsys.readouterr().out == f"{printable(text)}\n"
 
 
-def test_lineage_of_a_revision_and_of_uncommitted_code(here: Any) -> None:
+def test_lineage_of_a_revision_and_of_uncommitted_code(current_toy: Any) -> None:
     with pytest.raises(UserError, match=r"no dvc\.lock"):
         lineage.trace("b", "HEAD")
     text = Path("dvc.lock").read_text()
-    here.command("git", "add", "dvc.lock")
-    here.command("git", "commit", "--quiet", "-m", "computed")
-    here.command("git", "tag", "-a", "champion/1", "-m", "first")
-    here.command("git", "checkout", "--quiet", "--detach")
-    here.command("git", "rm", "--quiet", "--cached", "dvc.lock")
-    here.command("git", "commit", "--quiet", "-m", "gone")
+    current_toy.command("git", "add", "dvc.lock")
+    current_toy.command("git", "commit", "--quiet", "-m", "computed")
+    current_toy.command("git", "tag", "-a", "champion/1", "-m", "first")
+    current_toy.command("git", "checkout", "--quiet", "--detach")
+    current_toy.command("git", "rm", "--quiet", "--cached", "dvc.lock")
+    current_toy.command("git", "commit", "--quiet", "-m", "gone")
     tagged = lineage.trace("b", "champion/1")
     assert tagged.committed
     assert (
@@ -133,15 +133,15 @@ def test_lineage_of_a_revision_and_of_uncommitted_code(here: Any) -> None:
         lineage.trace("b", "nowhere")
 
 
-def test_the_commit_of_code_that_a_parameter_names(here: Any) -> None:
+def test_the_commit_of_code_that_a_parameter_names(current_toy: Any) -> None:
     """The latest one that has it; a later commit of other code is not named."""
     mine = Path("tasks/train/mine.py")
     mine.parent.mkdir(parents=True, exist_ok=True)
     digests, commits = [], []
     for value in (1, 2):
         mine.write_text(f"def loss(): return {value}\n")
-        here.command("git", "add", "tasks")
-        here.command("git", "commit", "--quiet", "-m", f"loss {value}")
+        current_toy.command("git", "add", "tasks")
+        current_toy.command("git", "commit", "--quiet", "-m", f"loss {value}")
         digests.append(frozen_references(freeze_references("tasks.train.mine:loss", Reader(Path()))).popitem()[1])
         commits.append(subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip())
     code = Code("HEAD")
@@ -157,8 +157,8 @@ def test_the_commit_of_code_that_a_parameter_names(here: Any) -> None:
     assert [(file.path, file.commit) for file in step.code if "mine" in file.path] == [("tasks.train.mine:loss", commits[0])]
 
 
-def test_a_removed_round_made_nothing(reduced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(reduced.folder)
+def test_a_removed_round_made_nothing(reduced_toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reduced_toy.folder)
     for revision in (None, "HEAD"):
         assert [step.stage for step in lineage.trace("data/report", revision).steps] == ["evaluate@a", "report"]
         with pytest.raises(UserError, match="no such model, metric or path"):
@@ -177,17 +177,17 @@ def test_the_digest_of_a_folder_is_dvcs(tmp_path: Path) -> None:
     assert cache.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in entries}
 
 
-def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Path) -> None:
-    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
-    finished.rounds(a="1", b="7")
-    finished.run()
-    finished.command("git", "add", ".dvc/config", "dvc.lock", "params.yaml")
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
-    project = type(finished)(tmp_path / "clone", finished.environment)
+def test_a_colleague_sees_who_made_it_and_with_what(finished_toy: Any, tmp_path: Path) -> None:
+    assert finished_toy.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished_toy.set_rounds(a="1", b="7")
+    finished_toy.run()
+    finished_toy.command("git", "add", ".dvc/config", "dvc.lock", "params.yaml")
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / "clone"))
+    project = type(finished_toy)(tmp_path / "clone", finished_toy.environment)
     assert project.call("run").returncode == 0
-    for folder in (finished.folder, project.folder):
-        result = type(finished)(folder, finished.environment).call("lineage", "data/encoders/b", "--json")
+    for folder in (finished_toy.folder, project.folder):
+        result = type(finished_toy)(folder, finished_toy.environment).call("lineage", "data/encoders/b", "--json")
         step = json.loads(result.stdout)["steps"][-1]
         assert step["stage"] == "train@b"
         assert {"by", "at", "commit", "seconds", "environment"} <= step["making"].keys()
@@ -200,9 +200,9 @@ def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Pat
 def test_the_commit_is_that_of_the_code_that_ran(toy: Any) -> None:
     """Someone commits while the run goes on."""
     first = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=toy.folder, text=True).strip()
-    toy.acts(encoders__a="linger")
+    toy.set_acts(encoders__a="linger")
     process = toy.start("run")
-    toy.at_work("encoders/a")
+    toy.wait_for_start("encoders/a")
     toy.command("git", "commit", "--quiet", "--allow-empty", "-m", "meanwhile")
     assert process.wait(300) == 0, process.communicate()
     step = json.loads(toy.call("lineage", "a", "--json").stdout)["steps"][-1]
@@ -217,14 +217,14 @@ def test_the_header_names_no_data_that_the_model_never_saw(tmp_path: Path, monke
     stats = {"documents": {"count": 3}, "splits": {"dev": {"queries": 2}}}
     objects = tmp_path / ".dvc/cache/files/md5"
 
-    def put(content: str, kind: str = "") -> str:
+    def add_object(content: str, kind: str = "") -> str:
         oid = hashlib.md5(content.encode()).hexdigest() + kind
         path = cache.object_path(objects, oid)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
         return oid
 
-    corpus = put(json.dumps([{"md5": put(json.dumps(stats)), "relpath": "stats.json"}]), ".dir")
+    corpus = add_object(json.dumps([{"md5": add_object(json.dumps(stats)), "relpath": "stats.json"}]), ".dir")
 
     def head(*, recorded: str, read: str) -> list[str]:
         stages = {

@@ -147,14 +147,14 @@ sys.exit(status)
 """
 
 
-def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
+def test_the_lock_is_not_read_again_for_every_stage(finished_toy: Any) -> None:
     for name in ("corpus", "report"):
-        (finished.folder / "data" / name).unlink()
-    result = finished.call("prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report", script=COUNTED)
+        (finished_toy.folder / "data" / name).unlink()
+    result = finished_toy.call("prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report", script=COUNTED)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout.splitlines()[-1]) <= 2
-    assert (finished.folder / "data/corpus").exists()
-    assert (finished.folder / "data/report").exists()
+    assert (finished_toy.folder / "data/corpus").exists()
+    assert (finished_toy.folder / "data/report").exists()
 
 
 @pytest.mark.parametrize(
@@ -178,11 +178,11 @@ def test_a_refusal_is_told_from_an_unavailable_remote(error: str, fix: str) -> N
     assert remedy == key if fix == "KEY" else remedy.startswith(fix) and bool(remedy) == bool(fix)
 
 
-def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
+def run_around_outage(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
     """Run while the remote is unavailable, and again once it is back; the second run also pushes what the first computed."""
     away = remote.parent.with_name("away")
     before = list(remote.parent.rglob("*"))
-    project.rounds(a="1", b="11")
+    project.set_rounds(a="1", b="11")
     result = project.call("run")
     assert result.returncode == 0, result.stderr
     assert executed(states(result.stdout)) == {"train@b", "evaluate@b", "report"}
@@ -197,7 +197,7 @@ def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, 
     assert list(remote.parent.rglob("*")) == before, "nothing is created"
     shutil.rmtree(remote.parent, ignore_errors=True)
     away.rename(remote.parent)
-    project.rounds(a="1", b="12")
+    project.set_rounds(a="1", b="12")
     assert executed(project.run()) == {"train@b", "evaluate@b", "report"}
     texts = {path.read_text() for path in objects(remote / "files/md5")}
     for value in ("11", "12"):
@@ -207,22 +207,22 @@ def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, 
 
 @pytest.mark.parametrize("mounted", [None, "share", "share/remote"], ids=["gone", "empty share", "empty folder"])
 def test_a_folder_remote_that_vanishes_is_not_recreated(
-    finished: Any, tmp_path: Path, executed: Any, read_states: Any, mounted: str | None
+    finished_toy: Any, tmp_path: Path, executed: Any, states_of: Any, mounted: str | None
 ) -> None:
     """An unmounted share gives a warning; what is computed is kept, and pushed by the next run that reaches it."""
     remote = tmp_path / "share/remote"
     remote.parent.mkdir()
-    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
-    assert executed(finished.run()) == set()
+    assert finished_toy.call("remote", "add", "team", str(remote)).returncode == 0
+    assert executed(finished_toy.run()) == set()
     assert (remote / "retemper.json").stat().st_mode & 0o777 == 0o664
     remote.parent.rename(tmp_path / "away")
     if mounted:
         (tmp_path / mounted).mkdir(parents=True)
     before = list(tmp_path.rglob("share/**/*"))
-    result = finished.call("run")
+    result = finished_toy.call("run")
     assert result.returncode == 0
     assert list(tmp_path.rglob("share/**/*")) == before, "nothing is created"
-    refused_then_back(finished, remote, executed, read_states)
+    run_around_outage(finished_toy, remote, executed, states_of)
 
 
 def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,59 +233,59 @@ def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_pat
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
 
-    def unmounted(_: list[str]) -> int:
+    def unmount(_: list[str]) -> int:
         shutil.rmtree(remote)
         (remote / "files").mkdir(parents=True)
         return 0
 
-    for dvc_main in (unmounted, lambda _: pytest.fail("nothing more goes there")):
+    for dvc_main in (unmount, lambda _: pytest.fail("nothing more goes there")):
         monkeypatch.setattr("dvc.cli.main", dvc_main)
         with pytest.raises(UserError, match=r"found no retemper\.json, which every remote has"):
             dvc.push()
 
 
-def test_an_unmarked_remote_gets_the_mark_if_it_holds_artifacts(finished: Any, tmp_path: Path) -> None:
+def test_an_unmarked_remote_gets_the_mark_if_it_holds_artifacts(finished_toy: Any, tmp_path: Path) -> None:
     remote = tmp_path / "share/remote"
     remote.parent.mkdir()
-    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
-    finished.run()
+    assert finished_toy.call("remote", "add", "team", str(remote)).returncode == 0
+    finished_toy.run()
     (remote / "retemper.json").unlink()
-    (finished.folder / SEEN).unlink()
-    assert finished.call("run").stderr == "", "nothing to do, no contact"
-    finished.rounds(a="1", b="9")
-    result = finished.call("run")
+    (finished_toy.folder / SEEN).unlink()
+    assert finished_toy.call("run").stderr == "", "nothing to do, no contact"
+    finished_toy.set_rounds(a="1", b="9")
+    result = finished_toy.call("run")
     assert (result.returncode, result.stderr) == (0, "")
     assert (remote / "retemper.json").exists()
     shutil.copytree(remote / "files", tmp_path / "away/remote/files")
     shutil.rmtree(remote.parent)
     shutil.copytree(tmp_path / "away", remote.parent)  # what DVC makes of a folder that vanishes while it writes
-    result = finished.call("verify", "--remote", "team")
+    result = finished_toy.call("verify", "--remote", "team")
     assert result.returncode == 2
     assert not (remote / "retemper.json").exists(), "it had a mark before"
 
 
 @pytest.mark.parametrize(("mode", "verify", "committed"), [(0o444, "true", True), (0o644, "false", True), (0o444, "true", False)])
 def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
-    finished: Any, tmp_path: Path, executed: Any, read_states: Any, mode: int, verify: str, committed: bool
+    finished_toy: Any, tmp_path: Path, executed: Any, states_of: Any, mode: int, verify: str, committed: bool
 ) -> None:
     """The first clone that downloads it does so; the second gets intact bytes. Plain DVC trusts a remote without `verify`."""
     remote = tmp_path / "remote"
-    assert finished.call("remote", "add", "team", str(remote), "--option", f"verify={verify}").returncode == 0
-    config = finished.folder / ".dvc/config"
+    assert finished_toy.call("remote", "add", "team", str(remote), "--option", f"verify={verify}").returncode == 0
+    config = finished_toy.folder / ".dvc/config"
     config.write_text(config.read_text().replace("verify = true", f"verify = {verify}"))
-    finished.run()
-    finished.command("git", "add", ".dvc/config", *(["dvc.lock"] if committed else []))
-    finished.command("git", "commit", "--quiet", "-m", "computed")
-    text = (finished.folder / "data/encoders/a").read_bytes()
+    finished_toy.run()
+    finished_toy.command("git", "add", ".dvc/config", *(["dvc.lock"] if committed else []))
+    finished_toy.command("git", "commit", "--quiet", "-m", "computed")
+    text = (finished_toy.folder / "data/encoders/a").read_bytes()
     oid = hashlib.md5(text).hexdigest()
     path = object_path(remote / "files/md5", oid)
     path.chmod(0o644)
     path.write_bytes(b"x" * len(text))
     path.chmod(mode)
 
-    def clone(name: str) -> subprocess.CompletedProcess[str]:
-        finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / name))
-        project = type(finished)(tmp_path / name, finished.environment)
+    def run_in_clone(name: str) -> subprocess.CompletedProcess[str]:
+        finished_toy.command("git", "clone", "--quiet", str(finished_toy.folder), str(tmp_path / name))
+        project = type(finished_toy)(tmp_path / name, finished_toy.environment)
         result = project.call("run")
         assert result.returncode == 0, result.stderr
         assert (project.folder / "data/encoders/a").read_bytes() == text
@@ -294,16 +294,16 @@ def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
         assert corrupt == []
         return subprocess.CompletedProcess([], 0, result.stdout, result.stderr)
 
-    first = clone("first")
-    assert executed(read_states(first.stdout)) == {"train@a"}
+    first = run_in_clone("first")
+    assert executed(states_of(first.stdout)) == {"train@a"}
     named = f"retemper: warning: remote team: object {oid} (data/encoders/a) is corrupt"
     if committed:
         assert [line.startswith(named) for line in first.stderr.splitlines()] == [True, False], first.stderr
     else:  # each stage fetches what its recorded run has made
         assert named in first.stdout
     assert path.read_bytes() == text
-    second = clone("second")
-    assert executed(read_states(second.stdout)) == set()
+    second = run_in_clone("second")
+    assert executed(states_of(second.stdout)) == set()
     assert "corrupt" not in second.stdout + second.stderr
     assert second.stderr == "" or not committed  # without a dvc.lock, `dvc pull` has nothing to check out
 
@@ -351,50 +351,50 @@ def s3() -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.skipif(not MOTO or not find_spec("dvc_s3"), reason="needs dvc[s3], and moto's server in MOTO_SERVER or PATH")
 def test_wrong_credentials_and_a_missing_bucket(
-    finished: Any, s3: tuple[str, str, str], executed: Callable[[dict[str, str]], set[str]], read_states: Callable[[str], dict[str, str]]
+    finished_toy: Any, s3: tuple[str, str, str], executed: Callable[[dict[str, str]], set[str]], states_of: Callable[[str], dict[str, str]]
 ) -> None:
     """Adding the remote ends with status 2; a later run warns and continues. No secret is printed, or stored anywhere else."""
     url, key, secret = s3
 
-    def add(bucket: str, secret_key: str) -> Any:
+    def add_remote(bucket: str, secret_key: str) -> Any:
         options = (f"endpointurl={url}", "region=us-east-1", f"access_key_id={key}", f"secret_access_key={secret_key}")
-        return finished.call("remote", "add", "team", bucket, *(part for option in options for part in ("--option", option)))
+        return finished_toy.call("remote", "add", "team", bucket, *(part for option in options for part in ("--option", option)))
 
-    def run(value: str) -> str:
+    def warnings_of_run(value: str) -> str:
         """The warnings of a run that computes something new."""
-        finished.rounds(a="1", b=value)
-        result = finished.call("run")
+        finished_toy.set_rounds(a="1", b=value)
+        result = finished_toy.call("run")
         assert result.returncode == 0, result.stdout + result.stderr
-        assert executed(read_states(result.stdout)) == {"train@b", "evaluate@b", "report"}
+        assert executed(states_of(result.stdout)) == {"train@b", "evaluate@b", "report"}
         outputs.append(result.stdout + result.stderr)
         return str(result.stderr)
 
     outputs: list[str] = []
     for bucket, secret_key, error in (("s3://bucket/c", "hunter2", "SignatureDoesNotMatch"), ("s3://nowhere/c", secret, "NoSuchBucket")):
-        result = add(bucket, secret_key)
+        result = add_remote(bucket, secret_key)
         assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
         assert "remote team: cannot be written and read: " in result.stderr
         assert error in result.stderr
         outputs.append(result.stdout + result.stderr)
-    assert add("s3://bucket/c", secret).returncode == 0
-    local = finished.folder / ".dvc/config.local"
+    assert add_remote("s3://bucket/c", secret).returncode == 0
+    local = finished_toy.folder / ".dvc/config.local"
     local.write_text(local.read_text().replace(secret, "hunter2"))
-    pulled, pushed = run("31").splitlines()
+    pulled, pushed = warnings_of_run("31").splitlines()
     assert pulled.startswith(
         "retemper: warning: remote team refuses access, so nothing is pulled: Forbidden (status 1); "
         "fix its credentials: retemper remote add"
     )
     assert pushed.startswith("retemper: warning: remote team: not everything was pushed; the next run tries again: ")
     assert "; fix its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=-" in pushed
-    result = finished.call("verify", "--remote", "team")
+    result = finished_toy.call("verify", "--remote", "team")
     assert result.returncode == 2
     assert "remote team: cannot be read: Forbidden; fix its credentials" in result.stderr
-    assert add("s3://bucket/c", secret).returncode == 0, "as the line says"
-    assert run("32") == ""
-    config = finished.folder / ".dvc/config"
+    assert add_remote("s3://bucket/c", secret).returncode == 0, "as the line says"
+    assert warnings_of_run("32") == ""
+    config = finished_toy.folder / ".dvc/config"
     config.write_text(config.read_text().replace("s3://bucket", "s3://nowhere"))
-    assert "found no retemper.json" in run("33"), "a missing bucket has no mark either"
-    files = [path for path in finished.folder.rglob("*") if path.is_file() and path != local]
+    assert "found no retemper.json" in warnings_of_run("33"), "a missing bucket has no mark either"
+    files = [path for path in finished_toy.folder.rglob("*") if path.is_file() and path != local]
     for hidden in (secret, "hunter2"):
         assert hidden not in "".join(outputs)
         assert [path for path in files if hidden.encode() in path.read_bytes()] == []

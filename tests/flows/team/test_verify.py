@@ -15,14 +15,14 @@ DVC = (sys.executable, "-m", "dvc")
 
 
 def test_what_is_corrupt_on_a_remote_is_pushed_again(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A file of a folder: plain `dvc push` trusts the folder's listing on the remote."""
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
-    (here / "folder").mkdir()
+    (root / "folder").mkdir()
     for name in ("a", "b"):
-        (here / "folder" / name).write_text(name)
+        (root / "folder" / name).write_text(name)
     subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=os.environ | {"DVC_NO_ANALYTICS": "1"})
 
     def push() -> dict[str, bytes]:

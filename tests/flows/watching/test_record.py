@@ -27,7 +27,7 @@ def states(path: Path) -> dict[str, str]:
     return {stage.name: stage.state for stage in run.stages}
 
 
-def until(path: Path, **expected: Any) -> None:
+def wait_for(path: Path, **expected: Any) -> None:
     """Wait until train@a is recorded with these values."""
     deadline = time.monotonic() + 60
     while any(getattr(run.stages[1], name) != value for run in [read(path)] if run for name, value in expected.items()):
@@ -43,13 +43,13 @@ def test_stages_begin_progress_and_end(tmp_path: Path, monkeypatch: pytest.Monke
     recorder.began("prepare")
     recorder.ended("prepare", Outcome("Cached"))
     recorder.began("train@a")
-    until(path, state="running")
+    wait_for(path, state="running")
     assert states(path) == {"prepare": "cached", "train@a": "running", "report": "waiting"}
     for step in range(3):
         recorder.said("train@a", f"{step}/3 steps")
-    until(path, said="2/3 steps")
+    wait_for(path, said="2/3 steps")
     recorder.ended("train@a", Outcome("Failed", 1.0, 2, Problem("invalid", "no such file", 2)))
-    until(path, state="failed", problem="no such file")
+    wait_for(path, state="failed", problem="no such file")
     run = read(path)
     assert run is not None and run.ended is None
     assert (run.stages[1].began or 0) <= (run.stages[1].ended or 0)
@@ -154,14 +154,14 @@ def test_many_threads_leave_a_whole_file(tmp_path: Path) -> None:
     stages = tuple(StageNow(f"stage{n}") for n in range(8))
     recorder = Recorder(RunNow("retemper run", 7, 1.0, "host", 100.0, stages), path)
 
-    def work(name: str) -> None:
+    def record_stage(name: str) -> None:
         for _ in range(20):
             recorder.began(name)
             recorder.said(name, "1/2 steps")
             assert read(path) is not None
             recorder.ended(name, Outcome("Ran"))
 
-    threads = [threading.Thread(target=work, args=(stage.name,)) for stage in stages]
+    threads = [threading.Thread(target=record_stage, args=(stage.name,)) for stage in stages]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -17,7 +17,7 @@ from tasks.core.stage import progress
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
 
 
-def left(run: RunNow, folder: Path, name: Path = RECORD) -> None:
+def write_record(run: RunNow, folder: Path, name: Path = RECORD) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(json.dumps(asdict(run)))
 
@@ -35,8 +35,8 @@ def project(tmp_path: Path) -> Path:
 
 def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
     assert find(project) == []
-    left(replace(OURS, ended=200.0, stages=()), project)
-    left(replace(OURS, began=50.0, command="retemper retrain"), project / ".retemper/tree/below")
+    write_record(replace(OURS, ended=200.0, stages=()), project)
+    write_record(replace(OURS, began=50.0, command="retemper retrain"), project / ".retemper/tree/below")
     runs = find(project)
     assert [(entry.place, entry.state, entry.run.command) for entry in runs] == [
         (".retemper/tree/below", "running", "retemper retrain"),
@@ -61,7 +61,7 @@ def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
     ],
 )
 def test_how_a_run_stands(project: Path, run: RunNow, state: str) -> None:
-    left(run, project)
+    write_record(run, project)
     assert [entry.state for entry in find(project)] == [state]
 
 
@@ -69,14 +69,14 @@ def test_a_command_may_go_on_after_its_run(project: Path) -> None:
     """A retraining, for example, then compares models. It is listed before a later run whose command has ended."""
     ended = replace(OURS, ended=200.0, stages=())
     tree = project / ".retemper/tree/below"
-    left(ended, tree)
-    left(replace(ended, began=150.0, process=2**22 + 7), project)
+    write_record(ended, tree)
+    write_record(replace(ended, began=150.0, process=2**22 + 7), project)
     assert [(entry.place, entry.state, entry.continues) for entry in find(project)] == [
         (".retemper/tree/below", "done", True),
         ("this folder", "done", False),
     ]
     for other in (OURS, replace(ended, born=OURS.born - 60), replace(ended, host="another")):
-        left(other, tree)
+        write_record(other, tree)
         assert not any(entry.continues for entry in find(project)), other
 
 
@@ -84,17 +84,17 @@ def test_what_a_command_does_before_its_first_run_is_shown_until_that_begins(pro
     """A retraining, for example, checks batches, in the tree that has the record of the last retraining's run."""
     former = replace(OURS, began=50.0, ended=60.0, process=2**22 + 7, stages=(StageNow("report", "ran"),))
     checking = replace(OURS, stages=(StageNow("checking batches", "running"),), part=True)
-    left(checking, project, BEFORE)
+    write_record(checking, project, BEFORE)
     assert [entry.state for entry in find(project)] == ["running"], "there may be no run yet"
-    left(former, project)
+    write_record(former, project)
     for run in (checking, replace(checking, ended=170.0)):
-        left(run, project, BEFORE)
+        write_record(run, project, BEFORE)
         assert [entry.run for entry in find(project)] == [run]
     begun = replace(OURS, began=171.0)
-    left(begun, project)
+    write_record(begun, project)
     assert [entry.run for entry in find(project)] == [begun]
-    left(former, project)
-    left(replace(checking, process=2**22 + 7), project, BEFORE)
+    write_record(former, project)
+    write_record(replace(checking, process=2**22 + 7), project, BEFORE)
     assert [entry.run for entry in find(project)] == [former], "its process is gone"
 
 
@@ -163,7 +163,7 @@ def test_lines_of_progress_are_understood(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_what_runs_here_is_known_where_git_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left(OURS, project)
+    write_record(OURS, project)
     for command in ("echo \"fatal: detected dubious ownership in repository at 'x'\" >&2; exit 128", None):
         tools = project / "tools"
         tools.mkdir(exist_ok=True)

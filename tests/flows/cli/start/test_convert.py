@@ -21,19 +21,19 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     """write("train.jsonl", *rows): a file of JSON lines."""
 
-    def run(name: str, *rows: dict[str, Any]) -> Path:
+    def write_rows(name: str, *rows: dict[str, Any]) -> Path:
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         return tmp_path / name
 
-    return run
+    return write_rows
 
 
 def passage(doc: str) -> dict[str, str]:
     return {"docid": doc, "text": f"text of {doc}"}
 
 
-def tevatron(query: str, positives: str, negatives: str = "") -> dict[str, Any]:
-    """tevatron("q1", "d1 d2", "d3")"""
+def tevatron_row(query: str, positives: str, negatives: str = "") -> dict[str, Any]:
+    """tevatron_row("q1", "d1 d2", "d3")"""
     lists = {"positive_passages": positives, "negative_passages": negatives}
     return {"query_id": query, "query": f"asks {query}", **{name: [passage(doc) for doc in docs.split()] for name, docs in lists.items()}}
 
@@ -42,9 +42,9 @@ def test_the_command_says_what_it_did_and_what_to_type(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write("a.jsonl", tevatron("q 1", "d1", "d2 d1"))
-    write("b.jsonl", tevatron("q2", "d1"))
-    write("dev.jsonl", tevatron("q2", "d2"))
+    write("a.jsonl", tevatron_row("q 1", "d1", "d2 d1"))
+    write("b.jsonl", tevatron_row("q2", "d1"))
+    write("dev.jsonl", tevatron_row("q2", "d2"))
     assert cli.main(["convert", "my data", "a.jsonl", "b.jsonl", "--dev", "dev.jsonl", "--test-share", "0"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Tevatron (passages): a.jsonl and 2 more",
@@ -65,7 +65,7 @@ def test_dev_that_is_all_of_train_is_not_advised_to_be_dropped_from_it(
 ) -> None:
     """Nothing would be left to train on."""
     monkeypatch.chdir(tmp_path)
-    write("a.jsonl", tevatron("q1", "d1"))
+    write("a.jsonl", tevatron_row("q1", "d1"))
     assert cli.main(["convert", "data", "a.jsonl", "--dev", "a.jsonl", "--test-share", "0"]) == 0
     *_, leaks, advice = capsys.readouterr().out.splitlines()
     assert leaks == "training queries that are also in dev or test: 1; they are all of train; give other files for dev and test"
@@ -77,7 +77,7 @@ def test_what_is_put_into_the_inbox_is_a_batch(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
-    write("a.jsonl", tevatron("q1", "d1"))
+    write("a.jsonl", tevatron_row("q1", "d1"))
     for folder, last in (("inbox/week", "next: retemper intake"), ("inbox-2", "next: retemper new my-project --data inbox-2")):
         (tmp_path / folder).parent.mkdir(exist_ok=True)
         assert cli.main(["convert", folder, "a.jsonl", "--dev-share", "0", "--test-share", "0"]) == 0
@@ -105,7 +105,7 @@ def test_titles_are_read_as_tevatron_reads_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write("corpus.jsonl", passage("d1") | {"title": "a title"}, passage("d2") | {"title": " "}, passage("d3"))
-    write("train.jsonl", tevatron("q1", "d3"))
+    write("train.jsonl", tevatron_row("q1", "d3"))
     assert cli.main(["convert", "out", "train.jsonl", "--corpus", "corpus.jsonl", "--dev-share", "0", "--test-share", "0"]) == 0
     *_, note, advice = capsys.readouterr().out.splitlines()
     assert note.startswith("documents with a title: 1; read only with text.titles=true")
@@ -137,12 +137,12 @@ def test_an_interrupt_leaves_nothing_behind(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write("train.jsonl", tevatron("q1", "d1"))
+    write("train.jsonl", tevatron_row("q1", "d1"))
 
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Store, "judge", interrupted)
+    monkeypatch.setattr(Store, "judge", interrupt)
     assert cli.main(["convert", "out", "train.jsonl"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "retemper: stopped; nothing was written"
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
@@ -158,7 +158,7 @@ TABLES = {
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def csv_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A CSV folder beside the current folder's `here`."""
     for name, text in TABLES.items():
         (tmp_path / "tables" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tables"
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("csv_folder")
 def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["convert", "my data", "--data", "tables"]) == 0
     assert capfd.readouterr().out.splitlines() == [
@@ -193,7 +193,7 @@ def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.Ca
         (["tables", "--data", "demo"], "tables: already exists, expected a new folder"),
     ],
 )
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("csv_folder")
 def test_a_mistake_with_another_data_set_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
