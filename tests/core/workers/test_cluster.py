@@ -69,8 +69,8 @@ def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.
     try:
         with open_workers(Runtime(engine="ray", address=ray_cluster.address, workers="all", threads=1)) as workers:
             assert (workers.runtime.device, workers.count) == ("cuda", 2)
-            assert workers.agreed(piecework.bind) in ("5", "7")
-            bindings = list(workers.each(piecework.bound, range(20)))
+            assert workers.agreed(piecework.first_gpu) in ("5", "7")
+            bindings = list(workers.each(piecework.process_and_gpus, range(20)))
             assert all(first == last for _, first, last in bindings), "the GPU that Ray counts as used"
             assert len({gpu for _, gpu, _ in bindings}) == len({process for process, _, _ in bindings}) <= 2
             monkeypatch.setattr(cluster, "_kinds", piecework.two_kinds)
@@ -78,7 +78,7 @@ def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.
                 UserError,
                 match=r"^the Ray cluster: found GPUs of several kinds \(.*: kind 5, kind 7\), expected one kind; choose those of each node",
             ):
-                workers.agreed(piecework.bind)
+                workers.agreed(piecework.first_gpu)
     finally:
         ray_cluster.shutdown()
 

@@ -79,8 +79,8 @@ def test_two_ranks_compute_the_step_of_one(tmp_path: Path, tiny_encoder: Path) -
     torch.set_num_threads(1)
     for folder in ("alone/rounded", "alone/exact", "gang/rounded", "gang/exact"):
         (tmp_path / folder).mkdir(parents=True)
-    gangs.both_steps(tiny_encoder, tmp_path / "alone", CPU)
-    together(partial(gangs.both_steps, tiny_encoder, tmp_path / "gang"), RUNTIME, 2, scratch=tmp_path, outs=[], what="steps")
+    gangs.save_steps(tiny_encoder, tmp_path / "alone", CPU)
+    together(partial(gangs.save_steps, tiny_encoder, tmp_path / "gang"), RUNTIME, 2, scratch=tmp_path, outs=[], what="steps")
     for kind in ("rounded", "exact"):
         chunks = load_file(tmp_path / f"alone/{kind}/chunks-0.safetensors")
         parts = [load_file(tmp_path / f"gang/{kind}/chunks-{rank}.safetensors") for rank in (0, 1)]
