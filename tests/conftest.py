@@ -600,11 +600,11 @@ def _run_small_project(base: Path, tiny_corpus: TinyCorpus, checkout: Path) -> N
 def small(small_project: Small, tmp_path: Path) -> Small:
     """A copy of the finished project; its files are links, so change none in place (`write` does not); git's and DVC's own are copied."""
     folder = tmp_path / "project"
-    shutil.copytree(small_project.folder, folder, copy_function=_linked_or_copied, symlinks=True)
+    shutil.copytree(small_project.folder, folder, copy_function=_link_or_copy, symlinks=True)
     return Small(folder, small_project.commands, small_project.outs)
 
 
-def _linked_or_copied(source: str, copy: str) -> None:
+def _link_or_copy(source: str, copy: str) -> None:
     """A link, or a copy of what git and DVC write in place, such as DVC's config: a test would change a link for all later ones."""
     inside = re.search(r"/\.(git|dvc)/(?!objects/|cache/)", source)
     shutil.copy2(source, copy) if inside else os.link(source, copy)

@@ -37,7 +37,7 @@ def assert_refused(project: Any, act: Callable[[], Any], *words: str) -> str:
 
 
 def line(name: str, number: int, text: str | bytes) -> Arrange:
-    """Line `number` of a file, counted from 1, is replaced."""
+    """Replace line `number` of a file, counted from 1."""
 
     def arrange(project: Any) -> None:
         lines = project.read(name).splitlines(keepends=True)
@@ -48,12 +48,12 @@ def line(name: str, number: int, text: str | bytes) -> Arrange:
 
 
 def edit(name: str, change: Callable[[bytes], bytes]) -> Arrange:
-    """The content of a file is changed."""
+    """Change the content of a file."""
     return lambda project: project.write(name, change(project.read(name)))
 
 
 def remove(name: str) -> Arrange:
-    """A file or folder is taken away."""
+    """Remove a file or folder."""
 
     def arrange(project: Any) -> None:
         path = project.folder / name
@@ -71,7 +71,7 @@ def all_of(*arrangements: Arrange) -> Arrange:
 
 
 def flip_bit(data: bytes) -> bytes:
-    """One bit in the middle is another."""
+    """Flip one bit in the second half."""
     middle = 3 * len(data) // 4
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
@@ -341,7 +341,7 @@ BASE = "data/encoders/base"
 
 
 def tensors(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Arrange:
-    """The tensors of a safetensors file are changed."""
+    """Change the tensors of a safetensors file."""
     return lambda project: project.write(name, save(change(load_file(project.folder / name)), metadata={"format": "pt"}))
 
 
@@ -418,7 +418,7 @@ def put_index(width: int, rows: int) -> Arrange:
 
 
 def set_number(value: float) -> Arrange:
-    """One number of the shard is another, and the manifest knows its bytes (as of an encode that went wrong)."""
+    """Replace one number of the shard, and its digest in the manifest, as if encode had computed it."""
 
     def arrange(project: Any) -> None:
         import hashlib
@@ -523,7 +523,7 @@ def npy(array: Any) -> bytes:
 
 
 def narrow(project: Any, width: int) -> None:
-    """Embeddings of another width, whole in themselves."""
+    """Embeddings of another width, valid in themselves."""
     from tasks.core.retrieval.embeddings import Manifest, write_manifest
 
     folder = project.folder / "data/embeddings/warmup"

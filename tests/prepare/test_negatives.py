@@ -25,12 +25,12 @@ QUERIES = ("q1", "q2", "dev1")
 JUDGED = {"train": [("q1", "d1"), ("q2", "d2")], "dev": [("dev1", "d4")]}
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 def rows(header: str, mark: str, pairs: list[tuple[str, str]], end: str = "") -> str:
-    return header + "\n" + "".join(f"{quoted(query)}{mark}{quoted(doc)}{end}\n" for query, doc in pairs)
+    return header + "\n" + "".join(f"{quote(query)}{mark}{quote(doc)}{end}\n" for query, doc in pairs)
 
 
 def write_beir(folder: Path, negatives: str = "negatives.tsv") -> str:
@@ -47,7 +47,7 @@ def write_beir(folder: Path, negatives: str = "negatives.tsv") -> str:
 
 def write_tables(folder: Path, negatives: str = "negatives.csv") -> str:
     (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.csv").write_text("id,text\n" + "".join(f"{quoted(d)},{text}\n" for d, text in DOCUMENTS.items()))
+    (folder / "corpus.csv").write_text("id,text\n" + "".join(f"{quote(d)},{text}\n" for d, text in DOCUMENTS.items()))
     (folder / "queries.csv").write_text("id,text\n" + "".join(f"{q},asks {q}\n" for q in QUERIES))
     for split, pairs in JUDGED.items():
         (folder / f"qrels/{split}.csv").write_text(rows("query,doc,grade", ",", pairs, ",1"))

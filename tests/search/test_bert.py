@@ -56,7 +56,7 @@ def save_model(transformer: torch.nn.Module, shape: Shape, tokenizer_of: Path, f
     return folder
 
 
-def assert_same(folder: Path, max_length: int = 16) -> None:
+def assert_same_vectors(folder: Path, max_length: int = 16) -> None:
     tower, tokenizer = load_towers(folder).query, load_tokenizer(folder)
     resident = resident_vector(folder, max_length)
     assert resident is not None
@@ -75,11 +75,11 @@ def assert_same(folder: Path, max_length: int = 16) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_vectors_are_those_of_transformers(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
     transformer = randomize_weights(load_towers(tiny_encoder).query.transformer)
-    assert_same(save_model(transformer, SHAPES[name], tiny_encoder, tmp_path / "m"))
+    assert_same_vectors(save_model(transformer, SHAPES[name], tiny_encoder, tmp_path / "m"))
 
 
 def test_the_default_encoder_is_read(minilm: Path) -> None:
-    assert_same(minilm, 64)
+    assert_same_vectors(minilm, 64)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_positions_begin_behind_the_padding_of_roberta(model: type, config: type
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 40_000}
     torch.manual_seed(0)
     transformer = model(config(**sizes, max_position_embeddings=40, pad_token_id=0))
-    assert_same(save_model(randomize_weights(transformer), SHAPES["cls, dot"], tiny_encoder, tmp_path / "m"))
+    assert_same_vectors(save_model(randomize_weights(transformer), SHAPES["cls, dot"], tiny_encoder, tmp_path / "m"))
 
 
 def test_a_tokenizer_that_may_find_no_token_is_left_to_torch(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_two_towers_answer_with_the_query_tower(tiny_encoder: Path, tmp_path: Pa
     first, second = (load_towers(tiny_encoder, Shape("mean", "none", "dot")).query for _ in range(2))
     randomize_weights(first.transformer)
     save_towers(Towers(first, second), load_tokenizer(tiny_encoder), tmp_path, 6, max_length=20)
-    assert_same(tmp_path)
+    assert_same_vectors(tmp_path)
 
 
 def test_the_side_that_is_cut_is_the_tokenizers(tiny_encoder: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_encoder, truncation_side="left")
     tokenizer.save_pretrained(tmp_path / "t")
-    assert_same(save_model(load_towers(tiny_encoder).query.transformer, Shape(), tmp_path / "t", tmp_path / "m"), 8)
+    assert_same_vectors(save_model(load_towers(tiny_encoder).query.transformer, Shape(), tmp_path / "t", tmp_path / "m"), 8)
 
 
 def change_config(**changed: object) -> Callable[[Path], object]:

@@ -43,7 +43,7 @@ def make_client(options: list[str]) -> TestClient:
     return TestClient(create_app(systems, Corpus(args), judgments, LexicalSystem(args.lexical)), base_url="http://localhost")
 
 
-def values(name: str) -> dict[str, float]:
+def stored_values(name: str) -> dict[str, float]:
     table = pq.read_table(f"data/values/{name}/dev.parquet")
     return dict(zip(table["query"].to_pylist(), table["nDCG@10"].to_pylist(), strict=True))
 
@@ -51,7 +51,7 @@ def values(name: str) -> dict[str, float]:
 def test_systems_queries_and_results(client: TestClient, small: Any) -> None:
     listing = client.get("/api/systems").json()
     assert listing == {"systems": ["tower", "bm25", "hybrid"], "chosen": ["tower", "bm25"], "split": "dev", "metric": "nDCG@10"}
-    first, second = values("tower"), values("bm25")
+    first, second = stored_values("tower"), stored_values("bm25")
     rows = client.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()
     assert {row["query"]: (row["first"], row["second"]) for row in rows} == {query: (first[query], second[query]) for query in first}
     assert [row["first"] - row["second"] for row in rows] == sorted(first[query] - second[query] for query in first)
