@@ -167,16 +167,16 @@ class Shared(NamedTuple):
 
 
 @contextmanager
-def share(folder: Path) -> Iterator[Shared]:
+def start_servers(folder: Path) -> Iterator[Shared]:
     with (
         prepare_python(folder / "toys", models=False) as toys,
         prepare_python(folder / "stages", models=True) as stages,
-        prefect_server(folder / "prefect", named(toys)) as url,
+        prefect_server(folder / "prefect", fork_environment(toys)) as url,
     ):
-        yield Shared(named(stages), named(toys), url, str(folder / "prefect"))
+        yield Shared(fork_environment(stages), fork_environment(toys), url, str(folder / "prefect"))
 
 
-def named(python: "PreparedPython") -> dict[str, str]:
+def fork_environment(python: "PreparedPython") -> dict[str, str]:
     return {name: value for name, value in python.environment.items() if name == FORKS}
 
 
@@ -186,12 +186,12 @@ def pytest_configure_node(node: Any) -> None:
     if not hasattr(config, "shared"):
         stack = ExitStack()
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        config.shared = stack.enter_context(share(Path(folder)))
+        config.shared = stack.enter_context(start_servers(Path(folder)))
         config.add_cleanup(stack.close)
     node.workerinput["shared"] = list(config.shared)
 
 
-def shared(request: pytest.FixtureRequest) -> Shared | None:
+def shared_servers(request: pytest.FixtureRequest) -> Shared | None:
     """None where one process runs all tests: it starts what it needs."""
     fields = getattr(request.config, "workerinput", {}).get("shared")
     return Shared(*fields) if fields else None
@@ -200,21 +200,21 @@ def shared(request: pytest.FixtureRequest) -> Shared | None:
 @pytest.fixture(scope="session")
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU."""
-    if servers := shared(request):
+    if servers := shared_servers(request):
         yield servers.stages
         return
     with prepare_python(tmp_path_factory.mktemp("prepared") / "stages", models=True) as python:
-        yield named(python)
+        yield fork_environment(python)
 
 
 @pytest.fixture(scope="session")
 def prepared_for_toys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The same, for projects whose stages need no torch."""
-    if servers := shared(request):
+    if servers := shared_servers(request):
         yield servers.toys
         return
     with prepare_python(tmp_path_factory.mktemp("prepared") / "toys", models=False) as python:
-        yield named(python)
+        yield fork_environment(python)
 
 
 @pytest.fixture(scope="session")
@@ -222,7 +222,7 @@ def prefect(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prepared_for_toys: dict[str, str]
 ) -> Iterator[tuple[str, Path]]:
     """Address and home of one Prefect server for all tests that can share it."""
-    if servers := shared(request):
+    if servers := shared_servers(request):
         yield servers.prefect, Path(servers.prefect_home)
         return
     home = tmp_path_factory.mktemp("shared") / "prefect"
@@ -245,10 +245,10 @@ def minilm() -> Path:
 @pytest.fixture(scope="session")
 def start(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Makes one of the published models of tests/starts.py by its name, once."""
-    from tests.starts import make
+    from tests.starts import make_start
 
     folder = tmp_path_factory.mktemp("starts")
-    return cache(lambda name: make(name, folder / name, tiny_encoder))
+    return cache(lambda name: make_start(name, folder / name, tiny_encoder))
 
 
 @pytest.fixture(scope="session")
@@ -335,7 +335,7 @@ class Ended(NamedTuple):
     err: str
 
 
-def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
+def run_main(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
     """Run a command's `main` in this process, in `folder`."""
     from tasks.core.errors import one_line_errors
     from tasks.core.stage.frozen import freeze_parameters
@@ -358,25 +358,25 @@ def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
 
 
 @pytest.fixture(scope="session")
-def end_here() -> Callable[..., Ended]:
-    """`end_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; returns how it ended."""
+def try_stage() -> Callable[..., Ended]:
+    """`try_stage(folder, stage, *arguments)` runs a stage in this process, where imports are done already; returns how it ended."""
 
-    def end(folder: Path, stage: str, *arguments: str) -> Ended:
-        return call(import_module(f"tasks.{stage}.__main__").main, [stage, *arguments], folder)
+    def run_in_process(folder: Path, stage: str, *arguments: str) -> Ended:
+        return run_main(import_module(f"tasks.{stage}.__main__").main, [stage, *arguments], folder)
 
-    return end
+    return run_in_process
 
 
 @pytest.fixture(scope="session")
-def run_here(end_here: Callable[..., Ended]) -> Callable[..., str]:
-    """`run_here(folder, stage, *arguments)` runs a stage, which must succeed, in this process; it returns what was printed."""
+def run_stage(try_stage: Callable[..., Ended]) -> Callable[..., str]:
+    """`run_stage(folder, stage, *arguments)` runs a stage, which must succeed, in this process; it returns what was printed."""
 
-    def run(folder: Path, stage: str, *arguments: str) -> str:
-        ended = end_here(folder, stage, *arguments)
+    def run_and_check(folder: Path, stage: str, *arguments: str) -> str:
+        ended = try_stage(folder, stage, *arguments)
         assert ended.status == 0, ended
         return ended.out + ended.err
 
-    return run
+    return run_and_check
 
 
 DIGESTS: dict[tuple[int, ...], str] = {}
@@ -443,7 +443,7 @@ class Small:
         yaml.dump(sections, path)
 
     def call(self, main: Callable[[], object], argv: list[str]) -> Ended:
-        return call(main, argv, self.folder)
+        return run_main(main, argv, self.folder)
 
 
 SMALL = {
@@ -600,11 +600,11 @@ def _run_small_project(base: Path, tiny_corpus: TinyCorpus, checkout: Path) -> N
 def small(small_project: Small, tmp_path: Path) -> Small:
     """A copy of the finished project; its files are links, so change none in place (`write` does not); git's and DVC's own are copied."""
     folder = tmp_path / "project"
-    shutil.copytree(small_project.folder, folder, copy_function=_linked_or_copied, symlinks=True)
+    shutil.copytree(small_project.folder, folder, copy_function=_link_or_copy, symlinks=True)
     return Small(folder, small_project.commands, small_project.outs)
 
 
-def _linked_or_copied(source: str, copy: str) -> None:
+def _link_or_copy(source: str, copy: str) -> None:
     """A link, or a copy of what git and DVC write in place, such as DVC's config: a test would change a link for all later ones."""
     inside = re.search(r"/\.(git|dvc)/(?!objects/|cache/)", source)
     shutil.copy2(source, copy) if inside else os.link(source, copy)
@@ -668,11 +668,11 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Paper]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
 
-    def put(*streams: str) -> Paper:
+    def redirect_to_paper(*streams: str) -> Paper:
         terminal = Paper()
         monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((terminal.columns, 24)))
         for stream in streams:
             monkeypatch.setattr(sys, stream, terminal)
         return terminal
 
-    return put
+    return redirect_to_paper

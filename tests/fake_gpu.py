@@ -109,9 +109,9 @@ class FakeCuda(torch.Tensor):
         if func is torch.Tensor.cpu:
             return ToCpu.apply(args[0])
         if func is torch.Tensor.to:
-            return _moved(*args, **kwargs)
+            return _move(*args, **kwargs)
         if func is torch.Tensor.type_as:
-            return _moved(args[0], args[1].device, args[1].dtype)
+            return _move(args[0], args[1].device, args[1].dtype)
         if func in (torch.Tensor.untyped_storage, torch.Tensor.storage, torch.Tensor.data_ptr):
             return func(args[0].held)
         if func is torch.nn.functional.one_hot:  # on a CPU it reads values first
@@ -121,7 +121,7 @@ class FakeCuda(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return computed(func, args, kwargs or {}, [])
+        return compute(func, args, kwargs or {}, [])
 
 
 class ToCpu(torch.autograd.Function):
@@ -136,7 +136,7 @@ class ToCpu(torch.autograd.Function):
         return gradient.to(GPU)
 
 
-def _moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`tensor.to(...)` where a FakeCuda is moved, or named as the example."""
     if args and isinstance(args[0], torch.Tensor):
         device, dtype = args[0].device, args[0].dtype
@@ -153,7 +153,7 @@ def _moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     )
 
 
-def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) -> Any:
+def compute(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) -> Any:
     """The result of an operation; what it waits for is added to `waited`."""
     leaves, _ = tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -175,9 +175,9 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
         on_gpu = to_gpu
         overlapped = func is aten.copy_.default and len(args) > 2 and args[2]  # into pinned memory: an event tells when
         if from_gpu and not to_gpu and not overlapped:
-            waited.append(f"copy {_place()}")
+            waited.append(f"copy {_calling_line()}")
         if to_gpu and not from_gpu and not (overlapped or kwargs.get("non_blocking")):
-            waited.append(f"sent {_place()}")
+            waited.append(f"sent {_calling_line()}")
     elif ours:
         wide = [tensor for tensor in others if tensor.ndim]
         if func in EITHER and isinstance(args[0], FakeCuda):
@@ -186,27 +186,27 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
         if wide:
             raise RuntimeError(f"{name}: expected all tensors on one device, found cuda:0 and cpu {tuple(wide[0].shape)}")
         if func is aten._local_scalar_dense.default:
-            waited.append(f"value {_place()}")
+            waited.append(f"value {_calling_line()}")
         if func in SIZES or (func in EITHER and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])):
-            waited.append(f"size {_place()}")
+            waited.append(f"size {_calling_line()}")
         elif func in SORTED and not (in_backward and func is aten.index_put.default):  # that is autograd's own, which trusts its index
-            waited.append(f"index {_place()}")
+            waited.append(f"index {_calling_line()}")
     inner_args, inner_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, FakeCuda) else leaf, (args, kwargs))
     out = INSTEAD.get(func, func)(*inner_args, **inner_kwargs)
     if not on_gpu:
         return out
     same = {id(leaf.held): leaf for leaf in ours}  # in-place operations return their argument
     leaves, form = tree_flatten(out)
-    wrapped = [same.get(id(leaf)) if id(leaf) in same else _wrapped(leaf) for leaf in leaves]
+    wrapped = [same.get(id(leaf)) if id(leaf) in same else _wrap(leaf) for leaf in leaves]
     return tree_unflatten(wrapped, form)
 
 
-def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _multiply(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A product with sums of another type, which a CPU does not offer."""
     return left.to(dtype) @ right.to(dtype)
 
 
-def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **_: Any) -> Any:
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **_: Any) -> Any:
     """Attention of rows of many lengths, row by row."""
     assert q.dtype in (torch.bfloat16, torch.float16)
     parts = [torch.nn.functional.scaled_dot_product_attention(*row) for row in _rows(q, k, v, *args[:4])]
@@ -252,14 +252,14 @@ def _shares(rows: Iterator[Any], dropout: float, seed: torch.Tensor) -> Iterator
 
 
 INSTEAD = {  # what a CPU has not
-    aten.mm.dtype: _multiplied,
-    torch.ops.torch_attn._varlen_attn.default: _attended,
+    aten.mm.dtype: _multiply,
+    torch.ops.torch_attn._varlen_attn.default: _attend,
     aten._flash_attention_forward.default: _flash,
     aten._flash_attention_backward.default: _flash_backward,
 }
 
 
-def _place() -> str:
+def _calling_line() -> str:
     """The line of the library, or of ours, that runs."""
     frames = traceback.extract_stack()
     ours = [frame for frame in frames if "/tasks/" in frame.filename]
@@ -268,7 +268,7 @@ def _place() -> str:
     return " > ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in shown_frames)
 
 
-def _wrapped(leaf: Any) -> Any:
+def _wrap(leaf: Any) -> Any:
     return FakeCuda(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -280,7 +280,7 @@ class FakeGpu(TorchDispatchMode):
         self.waited: list[str] = []  # each time that the program waited for the GPU: for what, and in which line
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return computed(func, args, kwargs or {}, self.waited)
+        return compute(func, args, kwargs or {}, self.waited)
 
 
 @contextmanager
@@ -300,7 +300,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
             pass
 
         def synchronize(self) -> None:
-            mode.waited.append(f"event {_place()}")
+            mode.waited.append(f"event {_calling_line()}")
 
     unpinned = torch.empty
     mode = FakeGpu()
@@ -322,12 +322,12 @@ def fake_gpu() -> Iterator[FakeGpu]:
     }
     grouped = clip_grad._group_tensors_by_device_and_dtype
 
-    def by_device(tensors: Any, *more: Any) -> Any:  # torch itself takes them to be on the CPU
+    def group_by_device(tensors: Any, *more: Any) -> Any:  # torch itself takes them to be on the CPU
         groups = grouped(tensors, *more)
         return {(GPU if isinstance(group[0][0][0], FakeCuda) else key[0], key[1]): group for key, group in groups.items()}
 
     with (
-        mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),
+        mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", group_by_device),
         mock.patch.multiple(torch.cuda, **patches),
         mock.patch.object(torch.accelerator, "current_accelerator", lambda **_: None),  # a CUDA build asks its driver
         mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: False),  # and so does this, in 2.11's optimizers

@@ -70,25 +70,25 @@ def tower_and_sides(model: Path, exact: bool) -> "tuple[nn.Module, list[Side]]":
     return tower, [Side(tower, queries, np.array([2, 0, 3, 1])), Side(tower, documents, np.array([6, 1, 0, 3, 2, 5]))]
 
 
-def both_steps(model: Path, folder: Path, device: torch.device, gang: Gang | None = None) -> None:
+def save_steps(model: Path, folder: Path, device: torch.device, gang: Gang | None = None) -> None:
     """One step of a bi-encoder in float32 and one in float64: what this rank encoded, chunk by chunk, the loss, the gradients it has."""
     gang_module.BUCKET = 20_000  # several buckets, and weights that are alone in one
     for exact in (False, True):
         torch.set_default_dtype(torch.float64 if exact else torch.float32)
-        one_step(model, folder / ("exact" if exact else "rounded"), exact, device, gang)
+        save_step(model, folder / ("exact" if exact else "rounded"), exact, device, gang)
     torch.set_default_dtype(torch.float32)
 
 
-def one_step(model: Path, folder: Path, exact: bool, device: torch.device, gang: Gang | None) -> None:
+def save_step(model: Path, folder: Path, exact: bool, device: torch.device, gang: Gang | None) -> None:
     from tasks.core.training.gradient_cache import cached_backward
 
     tower, sides = tower_and_sides(model, exact)
     chunks: dict[str, torch.Tensor] = {}
 
-    def keep(_: nn.Module, inputs: tuple[torch.Tensor, ...], vectors: torch.Tensor) -> None:
+    def record_chunk(_: nn.Module, inputs: tuple[torch.Tensor, ...], vectors: torch.Tensor) -> None:
         chunks[sha256(inputs[0].numpy().tobytes()).hexdigest()] = vectors.detach().clone()
 
-    tower.register_forward_hook(keep)
+    tower.register_forward_hook(record_chunk)
     loss = read_figures(cached_backward(sides, contrast, BATCH_TOKENS, Compute(device, torch.float32, 40, gang), (1, 2, 3)))["loss"]
     if gang is not None:
         gang.sum_gradients(tower.parameters())
@@ -103,7 +103,7 @@ def small_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 1))
 
 
-def shares(module: nn.Module, step: int, part: int) -> torch.Tensor:
+def part_loss(module: nn.Module, step: int, part: int) -> torch.Tensor:
     """The loss of one half of a step's batch."""
     torch.manual_seed(draw_seed(7, step, part))
     loss: torch.Tensor = module(torch.randn(8, 6)).pow(2).mean()
@@ -122,13 +122,13 @@ def small_training(
 
     def backward(step: int) -> Figures:
         if gang is not None:
-            cause(trouble, step, gang, scratch)
-            loss = shares(module, step, gang.rank)
+            cause_trouble(trouble, step, gang, scratch)
+            loss = part_loss(module, step, gang.rank)
             loss.backward()
             return gang.sum_figures({"loss": loss.detach()})
         total, gradients = 0.0, []
         for part in (0, 1):
-            loss = shares(module, step, part)
+            loss = part_loss(module, step, part)
             gradients.append(torch.autograd.grad(loss, list(module.parameters())))
             total += float(loss.detach())
         for weight, first, second in zip(module.parameters(), *gradients, strict=True):
@@ -142,7 +142,7 @@ def small_training(
     return weights
 
 
-def cause(trouble: Mapping[str, int], step: int, gang: Gang, scratch: Path) -> None:
+def cause_trouble(trouble: Mapping[str, int], step: int, gang: Gang, scratch: Path) -> None:
     """`kill`: the second rank is killed at a step; `always`: at each start; `first`: the first rank is.
 
     `wait`: it hangs. `user`, `bug`: it raises.
@@ -172,10 +172,10 @@ class Threads(Gang):
     meeting: "Meeting"
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.stack([part.detach().clone() for part in self.meeting.exchanged(self.rank, tensor)])
+        return torch.stack([part.detach().clone() for part in self.meeting.exchange(self.rank, tensor)])
 
     def broadcast(self, value: Value) -> Value:
-        result: Value = deepcopy(self.meeting.exchanged(self.rank, value)[0])  # each rank has its own
+        result: Value = deepcopy(self.meeting.exchange(self.rank, value)[0])  # each rank has its own
         return result
 
     def broadcast_tensors(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -184,7 +184,7 @@ class Threads(Gang):
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)
         own_gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
-        for parameter, rank_gradients in zip(parameters, zip(*self.meeting.exchanged(self.rank, own_gradients), strict=True), strict=True):
+        for parameter, rank_gradients in zip(parameters, zip(*self.meeting.exchange(self.rank, own_gradients), strict=True), strict=True):
             present = [gradient for gradient in rank_gradients if gradient is not None]
             parameter.grad = sum(present[1:], present[0].clone()) if present else None
 
@@ -195,7 +195,7 @@ class Meeting:
     def __init__(self, size: int) -> None:
         self.barrier, self.given = Barrier(size, timeout=300), [None] * size
 
-    def exchanged(self, rank: int, value: Any) -> list[Any]:
+    def exchange(self, rank: int, value: Any) -> list[Any]:
         self.given[rank] = value
         self.barrier.wait()
         values = list(self.given)

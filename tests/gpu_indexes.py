@@ -20,7 +20,7 @@ FACTORIES = ["Flat", "IVF64,Flat", "IVF64,SQ8", "IVF64_HNSW16,Flat", "IVF64,PQ16
 ROWS, WIDTH, DEPTH = 40_000, 64, 100
 
 
-def found_by_both(left: np.ndarray, right: np.ndarray) -> float:
+def mean_overlap(left: np.ndarray, right: np.ndarray) -> float:
     """The mean share of the same rows."""
     return float(np.mean([len(set(a.tolist()) & set(b.tolist())) / len(b) for a, b in zip(left, right, strict=True)]))
 
@@ -50,10 +50,10 @@ def main(folder: Path) -> None:
         results[factory] = {
             "kind": type(faiss.downcast_index(built)).__name__,
             "on_gpu": isinstance(gpu_index, Copied),
-            "same_rows": found_by_both(rows, cpu_rows),
+            "same_rows": mean_overlap(rows, cpu_rows),
             "score_error": float(np.abs(scores - cpu_scores).max() / np.abs(cpu_scores).max()),
-            "recall": found_by_both(rows, exact),
-            "recall_of_cpu": found_by_both(rows_of_cpu, exact),
+            "recall": mean_overlap(rows, exact),
+            "recall_of_cpu": mean_overlap(rows_of_cpu, exact),
             "seconds": round(seconds, 2),
         }
     print(json.dumps(results))

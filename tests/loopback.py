@@ -10,7 +10,7 @@ import uvicorn
 
 
 @contextmanager
-def running(app: Any, **settings: Any) -> Iterator[uvicorn.Server]:
+def serve(app: Any, **settings: Any) -> Iterator[uvicorn.Server]:
     """A server of `app` on a free port of loopback."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", **settings))
     thread = threading.Thread(target=server.run)
@@ -28,5 +28,5 @@ def running(app: Any, **settings: Any) -> Iterator[uvicorn.Server]:
 @contextmanager
 def on_loopback(app: Any) -> Iterator[str]:
     """The address of `app`, served."""
-    with running(app) as server:
+    with serve(app) as server:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"

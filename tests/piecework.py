@@ -64,14 +64,14 @@ class Facts:
         return f"kind {os.getpid() if self.different else 0}"
 
 
-def bind() -> str:
+def first_gpu() -> str:
     """The GPU of this process: what was visible when it first asked, as CUDA has it."""
     return FIRST.setdefault("gpu", os.environ["CUDA_VISIBLE_DEVICES"])
 
 
-def bound(_: int) -> tuple[int, str, str]:
+def process_and_gpus(_: int) -> tuple[int, str, str]:
     """This process, its GPU, and the GPU that is visible now."""
-    first = bind()
+    first = first_gpu()
     time.sleep(0.1)
     return os.getpid(), first, os.environ["CUDA_VISIBLE_DEVICES"]
 
@@ -86,7 +86,7 @@ def two_kinds(count: int) -> list[str]:
     return [f"kind {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")][:count]
 
 
-def hold(folder: Path) -> None:
+def run_two_workers(folder: Path) -> None:
     """A stage with two workers, which leave their numbers in `folder` and never end."""
     from tasks.core.params.runtime import Runtime
     from tasks.core.workers.each import open_workers
@@ -101,4 +101,4 @@ def linger(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    hold(Path(sys.argv[1]))
+    run_two_workers(Path(sys.argv[1]))

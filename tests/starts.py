@@ -27,7 +27,7 @@ def byte_tokenizer(side: str, *, ends: bool) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token="<|pad|>", padding_side=side, model_max_length=512)
 
 
-def drawn(kind: str) -> Any:
+def random_transformer(kind: str) -> Any:
     """A transformer of two layers, its weights large enough that every part moves its vectors."""
     from transformers import AutoConfig
 
@@ -67,7 +67,7 @@ RESIDUAL = ("bert_residual",)
 DECODERS = ("qwen3", "llama", "gpt2")
 
 
-def make(name: str, folder: Path, tiny_encoder: Path) -> Path:
+def make_start(name: str, folder: Path, tiny_encoder: Path) -> Path:
     """One of STARTS as a new folder."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Dropout, Normalize, Pooling, Transformer
@@ -76,7 +76,7 @@ def make(name: str, folder: Path, tiny_encoder: Path) -> Path:
     bare = tiny_encoder
     if kind != "tiny":
         bare = folder.with_name(f"{name}_bare")
-        drawn(kind).save_pretrained(bare)
+        random_transformer(kind).save_pretrained(bare)
         byte_tokenizer(side, ends=ends).save_pretrained(bare)
     transformer = Transformer(str(bare), max_seq_length=LENGTH)
     torch.manual_seed(1)

@@ -23,7 +23,7 @@ Arrange = Callable[[Any], None]
 CONFLICT = "<<<<<<< HEAD\n{0}=======\n{0}>>>>>>> other\n"
 
 
-def refused(project: Any, act: Callable[[], Any], *words: str) -> str:
+def assert_refused(project: Any, act: Callable[[], Any], *words: str) -> str:
     """Do what must be refused: status 2, one line with `words` (besides a stage's progress), every file as it was."""
     before = project.state()
     result = act()
@@ -37,7 +37,7 @@ def refused(project: Any, act: Callable[[], Any], *words: str) -> str:
 
 
 def line(name: str, number: int, text: str | bytes) -> Arrange:
-    """Line `number` of a file, counted from 1, is replaced."""
+    """Replace line `number` of a file, counted from 1."""
 
     def arrange(project: Any) -> None:
         lines = project.read(name).splitlines(keepends=True)
@@ -47,13 +47,13 @@ def line(name: str, number: int, text: str | bytes) -> Arrange:
     return arrange
 
 
-def content(name: str, change: Callable[[bytes], bytes]) -> Arrange:
-    """The content of a file is changed."""
+def edit(name: str, change: Callable[[bytes], bytes]) -> Arrange:
+    """Change the content of a file."""
     return lambda project: project.write(name, change(project.read(name)))
 
 
-def gone(name: str) -> Arrange:
-    """A file or folder is taken away."""
+def remove(name: str) -> Arrange:
+    """Remove a file or folder."""
 
     def arrange(project: Any) -> None:
         path = project.folder / name
@@ -62,7 +62,7 @@ def gone(name: str) -> Arrange:
     return arrange
 
 
-def both(*arrangements: Arrange) -> Arrange:
+def all_of(*arrangements: Arrange) -> Arrange:
     def arrange(project: Any) -> None:
         for arrangement in arrangements:
             arrangement(project)
@@ -70,8 +70,8 @@ def both(*arrangements: Arrange) -> Arrange:
     return arrange
 
 
-def flipped(data: bytes) -> bytes:
-    """One bit in the middle is another."""
+def flip_bit(data: bytes) -> bytes:
+    """Flip one bit in the second half."""
     middle = 3 * len(data) // 4
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
@@ -98,7 +98,7 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
         line(CORPUS, 60, document(_id="d00")),
         (f"{CORPUS}:60: document id 'd00' is already used at {CORPUS}:1", "drop or rename"),
     ),
-    "duplicate query id": (content(QUERIES, lambda data: data * 2), (f"{QUERIES}:61: query id 'q00' is already used at",)),
+    "duplicate query id": (edit(QUERIES, lambda data: data * 2), (f"{QUERIES}:61: query id 'q00' is already used at",)),
     "empty text": (line(CORPUS, 3, document(text=" ")), (f"{CORPUS}:3: document d02 has an empty title and text", "empty_texts=drop")),
     "empty query": (line(QUERIES, 1, '{"_id": "q00", "text": ""}'), (f"{QUERIES}:1: query q00 has an empty text", "empty_texts=drop")),
     "half a character": (line(CORPUS, 3, document(text="\ud800")), (f"{CORPUS}:3: the text contains half a character", "fix that line")),
@@ -108,7 +108,7 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "empty id": (line(CORPUS, 3, document(_id="")), (f"{CORPUS}:3: found an empty document id",)),
     "empty corpus": (lambda p: p.write(CORPUS, ""), ("beir:beir has no documents, expected at least one", "fix the source")),
     "qrel of an unknown document": (
-        both(line(TRAIN, 2, "q00\tnowhere\t1"), line(TRAIN, 3, "q01\tnowhere\t1")),
+        all_of(line(TRAIN, 2, "q00\tnowhere\t1"), line(TRAIN, 3, "q01\tnowhere\t1")),
         (f"{TRAIN}:2: document 'nowhere' is not in the dataset (2 such lines)", "prepare.unknown_documents=drop"),
     ),
     "qrel of an unknown query": (line(TRAIN, 2, "nobody\td00\t1"), (f"{TRAIN}:2: query 'nobody' is not in the dataset (1 such line",)),
@@ -116,10 +116,10 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "grade that is a word": (line(TRAIN, 3, "q01\td01\tyes"), (f"{TRAIN}:3: found grade 'yes', expected an integer",)),
     "two grades of one pair": (line(TRAIN, 3, "q00\td00\t2"), (f"{TRAIN}:3: query 'q00' and document 'd00' have grade 2", f"{TRAIN}:2")),
     "negative-only qrels": (
-        content(DEV, lambda data: data.replace(b"\t1\n", b"\t0\n")),
+        edit(DEV, lambda data: data.replace(b"\t1\n", b"\t0\n")),
         (f"{DEV}: no relevant document in split dev, every grade is 0 or less", "expected at least one grade above 0"),
     ),
-    "no qrels": (gone("beir/qrels"), ("beir/qrels: found no qrels, expected train.tsv", "add one")),
+    "no qrels": (remove("beir/qrels"), ("beir/qrels: found no qrels, expected train.tsv", "add one")),
     "qrels of no split": (
         lambda p: p.write("beir/qrels/all.tsv", "q00\td00\t1\n"),
         ("beir/qrels/all.tsv: found qrels of an unknown split",),
@@ -130,17 +130,17 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
         (f"{TRAIN}:1: found commas and no tabs", "expected 3 separated by"),
     ),
     "not UTF-8": (line(CORPUS, 3, b'{"_id": "d02", "text": "caf\xe9"}'), (f"{CORPUS}:3: not UTF-8 at byte 28", "save the file as UTF-8")),
-    "UTF-16": (content(CORPUS, lambda data: data.decode().encode("utf-16")), (f"{CORPUS}:1: not UTF-8 at byte 1",)),
+    "UTF-16": (edit(CORPUS, lambda data: data.decode().encode("utf-16")), (f"{CORPUS}:1: not UTF-8 at byte 1",)),
     "truncated .gz": (
-        both(lambda p: p.write(f"{CORPUS}.gz", gzip.compress(p.read(CORPUS))[:2000]), gone(CORPUS)),
+        all_of(lambda p: p.write(f"{CORPUS}.gz", gzip.compress(p.read(CORPUS))[:2000]), remove(CORPUS)),
         (f"{CORPUS}.gz:", "the gzip file is truncated or corrupt here", "download it again"),
     ),
     "damaged .gz": (
-        both(lambda p: p.write(f"{CORPUS}.gz", flipped(gzip.compress(p.read(CORPUS)))), gone(CORPUS)),
+        all_of(lambda p: p.write(f"{CORPUS}.gz", flip_bit(gzip.compress(p.read(CORPUS)))), remove(CORPUS)),
         (f"{CORPUS}.gz:", "fix that line"),  # the unpacked text fails before the checksum does
     ),
     "both plain and packed": (lambda p: p.write(f"{CORPUS}.gz", b""), ("corpus.jsonl.gz exists too", "keep one")),
-    "folder in place of a file": (both(gone(QUERIES), lambda p: (p.folder / QUERIES).mkdir()), (f"{QUERIES}: not found",)),
+    "folder in place of a file": (all_of(remove(QUERIES), lambda p: (p.folder / QUERIES).mkdir()), (f"{QUERIES}: not found",)),
 }
 
 
@@ -148,7 +148,7 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
 def test_data(small: Any, case: str) -> None:
     arrange, words = SOURCES[case]
     arrange(small)
-    refused(small, lambda: small.stage("prepare"), *words)
+    assert_refused(small, lambda: small.stage("prepare"), *words)
 
 
 FOREIGN: dict[str, tuple[str, dict[str, str | bytes], tuple[str, ...]]] = {
@@ -177,7 +177,7 @@ def test_data_of_other_forms(small: Any, case: str) -> None:
     for name, text in files.items():
         small.write(f"other/{name}", text)
     small.set("dataset.source", f"{kind}:other")
-    refused(small, lambda: small.stage("prepare"), *words)
+    assert_refused(small, lambda: small.stage("prepare"), *words)
 
 
 @pytest.mark.parametrize(
@@ -268,17 +268,17 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", SETTINGS)
 def test_settings(small: Any, case: str) -> None:
     settings, words = SETTINGS[case]
-    refused(small, lambda: small.retemper("run", *(part for setting in settings for part in ("--set", setting))), *words)
+    assert_refused(small, lambda: small.retemper("run", *(part for setting in settings for part in ("--set", setting))), *words)
 
 
 LOCK = "schema: '2.0'\nstages: {}\n"
 FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "params.yaml with merge conflict markers": (
-        content("params.yaml", lambda data: data.replace(b"bm25:\n", CONFLICT.format("bm25:\n").encode())),
+        edit("params.yaml", lambda data: data.replace(b"bm25:\n", CONFLICT.format("bm25:\n").encode())),
         ("params.yaml:", "found a merge conflict marker", "keep one side"),
     ),
     "dvc.yaml with merge conflict markers": (
-        content("dvc.yaml", lambda data: CONFLICT.format("stages:\n").encode() + data),
+        edit("dvc.yaml", lambda data: CONFLICT.format("stages:\n").encode() + data),
         ("dvc.yaml:", "found a merge conflict marker", "keep one side"),
     ),
     "dvc.lock with merge conflict markers": (
@@ -288,21 +288,21 @@ FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "truncated dvc.lock": (lambda p: p.write("dvc.lock", "schema: '2.0'\nstages: {pre"), ("dvc.lock", "git checkout dvc.lock")),
     "dvc.lock that is no lock": (lambda p: p.write("dvc.lock", "[1, 2]\n"), ("dvc.lock", "git checkout dvc.lock")),
     "params.yaml that is not YAML": (lambda p: p.write("params.yaml", "dataset: {source: demo\nbase: }"), ("params.yaml:2: not YAML",)),
-    "params.yaml that is not UTF-8": (content("params.yaml", lambda data: data + b"# caf\xe9\n"), ("params.yaml: not UTF-8 at byte",)),
+    "params.yaml that is not UTF-8": (edit("params.yaml", lambda data: data + b"# caf\xe9\n"), ("params.yaml: not UTF-8 at byte",)),
     "params.yaml that is a list": (lambda p: p.write("params.yaml", "[1]"), ("params.yaml: found a list, expected a mapping",)),
-    "no params.yaml": (gone("params.yaml"), ("no params.yaml here; run retemper in the project's folder",)),
-    "no dvc.yaml": (gone("dvc.yaml"), ("no dvc.yaml here; run retemper in the project's folder",)),
-    "no git repository": (gone(".git"), ("not in a git repository, expected one", "git init")),
+    "no params.yaml": (remove("params.yaml"), ("no params.yaml here; run retemper in the project's folder",)),
+    "no dvc.yaml": (remove("dvc.yaml"), ("no dvc.yaml here; run retemper in the project's folder",)),
+    "no git repository": (remove(".git"), ("not in a git repository, expected one", "git init")),
     "no commit": (
-        both(gone(".git"), lambda p: subprocess.run(["git", "init", "--quiet", str(p.folder)], check=True)),
+        all_of(remove(".git"), lambda p: subprocess.run(["git", "init", "--quiet", str(p.folder)], check=True)),
         ("no commit in its git repository", "git commit"),
     ),
     "file where data is expected": (
-        both(gone("data"), lambda p: p.write("data", "")),
+        all_of(remove("data"), lambda p: p.write("data", "")),
         ("data: found a file, expected a folder", "move it away"),
     ),
     "file where .retemper is expected": (
-        both(gone(".retemper"), lambda p: p.write(".retemper", "")),
+        all_of(remove(".retemper"), lambda p: p.write(".retemper", "")),
         (".retemper: found a file, expected a folder", "move it away"),
     ),
 }
@@ -312,11 +312,11 @@ FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
 def test_files_of_the_project(small: Any, case: str) -> None:
     arrange, words = FILES[case]
     arrange(small)
-    refused(small, lambda: small.retemper("run"), *words)
+    assert_refused(small, lambda: small.retemper("run"), *words)
 
 
 @pytest.fixture
-def sealed(small: Any) -> Iterator[Any]:
+def read_only(small: Any) -> Iterator[Any]:
     """The project on a file system that cannot be written, which holds for root too."""
     mount = [["mount", "--bind", small.folder, small.folder], ["mount", "-o", "remount,ro,bind", small.folder]]
     if os.geteuid() or any(subprocess.run(command, capture_output=True, check=False).returncode for command in mount):
@@ -326,13 +326,13 @@ def sealed(small: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "--dry-run"], ["run", "--set", "bm25.b=0.5"]], ids=" ".join)
-def test_no_permission_to_write(sealed: Any, arguments: list[str]) -> None:
-    refused(sealed, lambda: sealed.retemper(*arguments), "no permission to write here", "run as its owner")
+def test_no_permission_to_write(read_only: Any, arguments: list[str]) -> None:
+    assert_refused(read_only, lambda: read_only.retemper(*arguments), "no permission to write here", "run as its owner")
 
 
-def test_stages_without_permission_to_write(sealed: Any) -> None:
+def test_stages_without_permission_to_write(read_only: Any) -> None:
     for name in ("prepare", "base", "retrieve_bm25", "evaluate_bm25"):
-        refused(sealed, lambda name=name: sealed.stage(name), "Read-only file system", "give access")
+        assert_refused(read_only, lambda name=name: read_only.stage(name), "Read-only file system", "give access")
 
 
 # --- models: what an encoder's folder may lack --------------------------------------------------------------------------------
@@ -340,8 +340,8 @@ def test_stages_without_permission_to_write(sealed: Any) -> None:
 BASE = "data/encoders/base"
 
 
-def rewritten(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Arrange:
-    """The tensors of a safetensors file are changed."""
+def tensors(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Arrange:
+    """Change the tensors of a safetensors file."""
     return lambda project: project.write(name, save(change(load_file(project.folder / name)), metadata={"format": "pt"}))
 
 
@@ -351,38 +351,38 @@ def with_nan(tensors: dict[str, Any]) -> dict[str, Any]:
     return tensors
 
 
-def enlarged(tensors: dict[str, Any]) -> dict[str, Any]:
+def enlarge(tensors: dict[str, Any]) -> dict[str, Any]:
     name = max(name for name in tensors if name.endswith(("output.LayerNorm.weight", "output.LayerNorm.gamma")))
     tensors[name] *= 1e7
     return tensors
 
 
-def unsafe(project: Any) -> None:
+def use_pickle(project: Any) -> None:
     """Weights as PyTorch pickles them, and no others."""
-    gone(f"{BASE}/model.safetensors")(project)
+    remove(f"{BASE}/model.safetensors")(project)
     project.write(f"{BASE}/pytorch_model.bin", b"\x80\x02}q\x00.")
 
 
 MODELS: dict[str, tuple[Arrange, tuple[str, ...]]] = {
-    "folder without tokenizer": (both(gone(f"{BASE}/tokenizer.json"), gone(f"{BASE}/tokenizer_config.json")), (BASE, "no tokenizer")),
-    "only a pickle": (unsafe, (BASE, "expected config.json and model.safetensors")),
-    "no config": (gone(f"{BASE}/config.json"), (BASE, "no config.json", "expected a Hugging Face model folder")),
+    "folder without tokenizer": (all_of(remove(f"{BASE}/tokenizer.json"), remove(f"{BASE}/tokenizer_config.json")), (BASE, "no tokenizer")),
+    "only a pickle": (use_pickle, (BASE, "expected config.json and model.safetensors")),
+    "no config": (remove(f"{BASE}/config.json"), (BASE, "no config.json", "expected a Hugging Face model folder")),
     "config that is not JSON": (lambda p: p.write(f"{BASE}/config.json", "{"), (BASE, "cannot be loaded")),
-    "weights cut short": (content(f"{BASE}/model.safetensors", lambda data: data[:10_000]), (BASE, "cannot be loaded")),
+    "weights cut short": (edit(f"{BASE}/model.safetensors", lambda data: data[:10_000]), (BASE, "cannot be loaded")),
     "weights of another width": (
-        content(f"{BASE}/config.json", lambda data: data.replace(b'"hidden_size": 128', b'"hidden_size": 64')),
+        edit(f"{BASE}/config.json", lambda data: data.replace(b'"hidden_size": 128', b'"hidden_size": 64')),
         (BASE, "model.safetensors does not fit config.json"),
     ),
-    "NaN in weights": (rewritten(f"{BASE}/model.safetensors", with_nan), (BASE, "query.weight contains NaN or infinity", "choose another")),
+    "NaN in weights": (tensors(f"{BASE}/model.safetensors", with_nan), (BASE, "query.weight contains NaN or infinity", "choose another")),
     "remote code": (
-        content(
+        edit(
             f"{BASE}/config.json",
             lambda data: json.dumps(json.loads(data) | {"model_type": "own", "auto_map": {"AutoModel": "m.M"}}).encode(),
         ),
         (BASE, "cannot be loaded"),
     ),
     "modules that are not ours": (
-        content(f"{BASE}/modules.json", lambda data: data.replace(b"Pooling", b"Sparse")),
+        edit(f"{BASE}/modules.json", lambda data: data.replace(b"Pooling", b"Sparse")),
         (f"{BASE}/modules.json: found Transformer, Sparse", "expected Transformer, Pooling"),
     ),
 }
@@ -393,12 +393,12 @@ def test_models(small: Any, case: str) -> None:
     arrange, words = MODELS[case]
     arrange(small)
     small.set("encoder.source", BASE)
-    refused(small, lambda: small.stage("base", "--encoder", "data/encoders/other"), *words)
+    assert_refused(small, lambda: small.stage("base", "--encoder", "data/encoders/other"), *words)
 
 
 def test_unknown_model_while_offline(small: Any) -> None:
     small.set("encoder.source", "nobody/no-such-model")
-    refused(small, lambda: small.stage("base"), "encoder nobody/no-such-model: not on this machine", "go online")
+    assert_refused(small, lambda: small.stage("base"), "encoder nobody/no-such-model: not on this machine", "go online")
 
 
 # --- artifacts: what a stage reads of another's ---------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ OWNERS, INDEX = "data/embeddings/warmup/owners.npy", "data/indexes/warmup/index.
 TOKENS = "data/tokens/documents"
 
 
-def other_index(width: int, rows: int) -> Arrange:
+def put_index(width: int, rows: int) -> Arrange:
     def arrange(project: Any) -> None:
         index = faiss.IndexFlatIP(width)
         index.add(np.ones((rows, width), dtype=np.float32))
@@ -417,8 +417,8 @@ def other_index(width: int, rows: int) -> Arrange:
     return arrange
 
 
-def with_value(value: float) -> Arrange:
-    """One number of the shard is another, and the manifest knows its bytes (as of an encode that went wrong)."""
+def set_number(value: float) -> Arrange:
+    """Replace one number of the shard, and its digest in the manifest, as if encode had computed it."""
 
     def arrange(project: Any) -> None:
         import hashlib
@@ -435,21 +435,21 @@ def with_value(value: float) -> Arrange:
 
 
 def manifest(**fields: object) -> Arrange:
-    return content(MANIFEST, lambda data: json.dumps(json.loads(data) | fields).encode())
+    return edit(MANIFEST, lambda data: json.dumps(json.loads(data) | fields).encode())
 
 
 ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
-    "shard with a flipped bit": ("retrieve@warmup", content(SHARD, flipped), (f"{SHARD}: unreadable shard", "run encode again")),
+    "shard with a flipped bit": ("retrieve@warmup", edit(SHARD, flip_bit), (f"{SHARD}: unreadable shard", "run encode again")),
     "shard cut short": (
         "retrieve@warmup",
-        content(SHARD, lambda data: data[:-100]),
+        edit(SHARD, lambda data: data[:-100]),
         (f"{SHARD}: unreadable shard", "run encode again"),
     ),
     "shard that is empty": ("index@warmup", lambda p: p.write(SHARD, b""), (f"{SHARD}: unreadable shard", "run encode again")),
-    "shard that is gone": ("index@warmup", gone(SHARD), (f"{SHARD}: unreadable shard", "run encode again")),
-    "NaN in embeddings": ("retrieve@warmup", with_value(float("nan")), ("vectors of rows 0 to 59: found NaN or infinity", "encode")),
-    "manifest cut short": ("retrieve@warmup", content(MANIFEST, lambda data: data[:40]), (f"{MANIFEST}: not JSON", "run again")),
-    "manifest that is gone": ("retrieve@warmup", gone(MANIFEST), (f"{MANIFEST}: not found", "run the stage that makes it")),
+    "shard that is gone": ("index@warmup", remove(SHARD), (f"{SHARD}: unreadable shard", "run encode again")),
+    "NaN in embeddings": ("retrieve@warmup", set_number(float("nan")), ("vectors of rows 0 to 59: found NaN or infinity", "encode")),
+    "manifest cut short": ("retrieve@warmup", edit(MANIFEST, lambda data: data[:40]), (f"{MANIFEST}: not JSON", "run again")),
+    "manifest that is gone": ("retrieve@warmup", remove(MANIFEST), (f"{MANIFEST}: not found", "run the stage that makes it")),
     "manifest of other rows": (
         "index@warmup",
         manifest(rows=61),
@@ -459,18 +459,18 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "manifest with other fields": ("index@warmup", manifest(colour="red"), (f"{MANIFEST}: invalid manifest", "run encode again")),
     "manifest that is a list": ("index@warmup", lambda p: p.write(MANIFEST, "[]"), (f"{MANIFEST}: invalid manifest", "run encode again")),
     "manifest of words": ("index@warmup", manifest(shards=["x"]), (f"{MANIFEST}: invalid manifest", "run encode again")),
-    "owners cut short": ("retrieve@warmup", content(OWNERS, lambda data: data[:50]), (f"{OWNERS}: unreadable", "run encode again")),
+    "owners cut short": ("retrieve@warmup", edit(OWNERS, lambda data: data[:50]), (f"{OWNERS}: unreadable", "run encode again")),
     "owners of other rows": ("retrieve@warmup", lambda p: p.write(OWNERS, npy(np.arange(9, dtype=np.int32))), (f"{OWNERS}: found 9 rows",)),
     "weights whose width does not fit": (
         "retrieve@warmup",
-        both(gone("data/embeddings/warmup"), lambda p: narrow(p, 64)),
+        all_of(remove("data/embeddings/warmup"), lambda p: narrow(p, 64)),
         ("data/embeddings/warmup: width 64, but the encoder has 128", "encode again"),
     ),
-    "faiss index of another width": ("mine@warmup", other_index(64, 60), (f"{INDEX}: found width 64, expected 128", "index again")),
-    "faiss index of other rows": ("mine@warmup", other_index(128, 9), (f"{INDEX}: found vectors 9, expected 60", "index again")),
+    "faiss index of another width": ("mine@warmup", put_index(64, 60), (f"{INDEX}: found width 64, expected 128", "index again")),
+    "faiss index of other rows": ("mine@warmup", put_index(128, 9), (f"{INDEX}: found vectors 9, expected 60", "index again")),
     "faiss index cut short": (
         "mine@warmup",
-        content(INDEX, lambda data: data[:200]),
+        edit(INDEX, lambda data: data[:200]),
         (f"{INDEX}: unreadable faiss index", "index again"),
     ),
     "file that is no faiss index": ("mine@warmup", lambda p: p.write(INDEX, "no"), (f"{INDEX}: unreadable faiss index", "index again")),
@@ -480,9 +480,9 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
         lambda p: p.write("data/corpus/documents.parquet", "x"),
         ("documents.parquet: cannot be read",),
     ),
-    "corpus cut short": ("bm25", content("data/corpus/documents.parquet", lambda data: data[:99]), ("documents.parquet: cannot be read",)),
-    "corpus that is gone": ("bm25", gone("data/corpus/documents.parquet"), ("documents.parquet: not found", "run the stage")),
-    "tokens cut short": ("encode@warmup", content(f"{TOKENS}/tokens.bin", lambda data: data[:-2]), (f"{TOKENS}/tokens.bin:", "tokenize")),
+    "corpus cut short": ("bm25", edit("data/corpus/documents.parquet", lambda data: data[:99]), ("documents.parquet: cannot be read",)),
+    "corpus that is gone": ("bm25", remove("data/corpus/documents.parquet"), ("documents.parquet: not found", "run the stage")),
+    "tokens cut short": ("encode@warmup", edit(f"{TOKENS}/tokens.bin", lambda data: data[:-2]), (f"{TOKENS}/tokens.bin:", "tokenize")),
     "tokens without facts": ("encode@warmup", lambda p: p.write(f"{TOKENS}/meta.json", "{}"), (f"{TOKENS}: incomplete", "tokenize")),
     "tokenizer longer than the model": (
         "tokenize",
@@ -491,7 +491,7 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     ),
     "no training queries": (
         "train@warmup",
-        lambda p: (gone(TRAIN)(p), p.stage("prepare"), p.stage("tokenize"), p.stage("bm25")),
+        lambda p: (remove(TRAIN)(p), p.stage("prepare"), p.stage("tokenize"), p.stage("bm25")),
         ("data/corpus/qrels/train.parquet: no training query has a relevant document", "steps: 0"),
     ),
     "metric that evaluate did not compute": (
@@ -507,7 +507,7 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     ),
     "numbers too large for float16": (
         "encode@warmup",
-        both(lambda p: p.set("encode.dtype", "float16"), rewritten("data/encoders/warmup/model.safetensors", enlarged)),
+        all_of(lambda p: p.set("encode.dtype", "float16"), tensors("data/encoders/warmup/model.safetensors", enlarge)),
         ("data/encoders/warmup: document d00 (row 0 of shard 0) gives NaN or infinity as float16", "retrain that model"),
     ),
     "unknown key of runtime.yaml": ("train@warmup", lambda p: p.write("runtime.yaml", "gpu: 1\n"), ("runtime.yaml: gpu: unknown key",)),
@@ -523,7 +523,7 @@ def npy(array: Any) -> bytes:
 
 
 def narrow(project: Any, width: int) -> None:
-    """Embeddings of another width, whole in themselves."""
+    """Embeddings of another width, valid in themselves."""
     from tasks.core.retrieval.embeddings import Manifest, write_manifest
 
     folder = project.folder / "data/embeddings/warmup"
@@ -536,7 +536,7 @@ def narrow(project: Any, width: int) -> None:
 def test_artifacts(small: Any, case: str) -> None:
     name, arrange, words = ARTIFACTS[case]
     arrange(small)
-    refused(small, lambda: small.stage(name), *words)
+    assert_refused(small, lambda: small.stage(name), *words)
 
 
 def test_the_checkpoint_before_a_loss_that_is_not_a_number_is_whole(small: Any) -> None:
@@ -555,6 +555,6 @@ def test_a_harmed_shard_of_the_store_is_computed_anew(small: Any) -> None:
     before = folder_digest(small.folder / "data/embeddings/warmup")
     shards = sorted((small.folder / ".retemper/shards").glob("*.npy"))
     for shard in shards:
-        content(shard.relative_to(small.folder).as_posix(), flipped)(small)
+        edit(shard.relative_to(small.folder).as_posix(), flip_bit)(small)
     assert shards and small.stage("encode@warmup").status == 0
     assert folder_digest(small.folder / "data/embeddings/warmup") == before

@@ -39,16 +39,16 @@ def test_edited_code_is_taken_and_what_runs_and_people_set_is_not(
         author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
         return subprocess.run(["git", *author, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
 
-    def lay(files: dict[str, str]) -> None:
+    def write_files(files: dict[str, str]) -> None:
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
 
-    lay(COMMITTED | ({"dvc.lock": "stages: {}\n"} if lock == "committed" else {}))
+    write_files(COMMITTED | ({"dvc.lock": "stages: {}\n"} if lock == "committed" else {}))
     git(root, "init", "--quiet")
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "-m", "one")
-    lay(CHANGED)
+    write_files(CHANGED)
     (root / "tasks/removed.py").unlink()
     check_out(root, folder)
     assert git(folder, "status", "--porcelain") == ""

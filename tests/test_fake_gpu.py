@@ -22,12 +22,12 @@ def run(small: Any, stage: str, monkeypatch: pytest.MonkeyPatch) -> Waits:
     with fake_gpu() as gpu:
         advance = Progress.advance
 
-        def advanced(self: Progress, *args: Any, **kwargs: Any) -> None:
+        def record_and_advance(self: Progress, *args: Any, **kwargs: Any) -> None:
             records.append((self.what, gpu.waited.copy()))
             gpu.waited.clear()
             advance(self, *args, **kwargs)
 
-        monkeypatch.setattr(Progress, "advance", advanced)
+        monkeypatch.setattr(Progress, "advance", record_and_advance)
         result = small.stage(stage, *small.elsewhere(stage, "gpu"))
     assert result.status == 0, result.err
     firsts = {label: number for number, (label, _) in reversed(list(enumerate(records)))}  # before them, weights are sent

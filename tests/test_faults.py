@@ -72,7 +72,7 @@ def run(faults: object, root: Path, library: Path, program: str = PROGRAM) -> su
     )
 
 
-def left(root: Path) -> dict[str, str]:
+def final_outs(root: Path) -> dict[str, str]:
     """What stands under its final name rather than under a temporary one."""
     outs = {"data/corpus": folder_digest, "data/metrics.json": file_digest}
     return {name: digest(root / name) for name, digest in outs.items() if (root / name).exists()}
@@ -83,7 +83,7 @@ def test_the_file_layer_under_forty_faults(tmp_path: Path, faulty: ModuleType, l
     root = tmp_path / "project"
     census = faulty.Faults(tmp_path / "census", root, census=True)
     assert run(census, root, library).returncode == 0
-    complete = left(root)
+    complete = final_outs(root)
     assert len(complete) == 2
     calls = census.census()
     assert {call.role for call in calls} == {"stage:made"}
@@ -106,9 +106,9 @@ def test_the_file_layer_under_forty_faults(tmp_path: Path, faulty: ModuleType, l
             assert not list(root.rglob("*.partial")), fault
         else:
             assert process.returncode == -9, (fault, process)
-        assert left(root).items() <= complete.items(), fault
+        assert final_outs(root).items() <= complete.items(), fault
         assert run(faulty.Faults(tmp_path / "faults", root), root, library).returncode == 0, fault
-        assert left(root) == complete, fault
+        assert final_outs(root) == complete, fault
         assert not list(root.rglob("*.partial")), fault
     assert set(counts) == set(faulty.ALL)
 

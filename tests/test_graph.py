@@ -28,23 +28,23 @@ def stages() -> dict[str, dict[str, Any]]:
     return {name: stage.get("do", stage) for name, stage in read("dvc.yaml")["stages"].items() if name != "freeze"}
 
 
-def folder(stage: dict[str, Any]) -> str:
+def folder_of(stage: dict[str, Any]) -> str:
     """The folder of tasks/ that a stage runs."""
     match = MODULE.match(stage["cmd"])
     assert match, f"{stage['cmd']}: expected python -m tasks.STAGE"
     return match[1]
 
 
-def section(entry: str) -> str:
+def section_of(entry: str) -> str:
     return entry.split(".")[0]
 
 
-def tracked(stage: dict[str, Any], file: str = "data/params.json") -> set[str]:
+def tracked_sections(stage: dict[str, Any], file: str = "data/params.json") -> set[str]:
     """The sections of a file of parameters in a stage's params."""
-    return {section(key) for entry in stage.get("params", []) for name, keys in entry.items() if name == file for key in keys}
+    return {section_of(key) for entry in stage.get("params", []) for name, keys in entry.items() if name == file for key in keys}
 
 
-def loaded(stage: str) -> set[str]:
+def loaded_sections(stage: str) -> set[str]:
     """The sections that a stage's own code passes to tasks.core.params.sections.load, by their literal text."""
     sections: set[str] = set()
     for file in (ROOT / "tasks" / stage).rglob("*.py"):
@@ -52,7 +52,7 @@ def loaded(stage: str) -> set[str]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load" and len(node.args) > 1:
                 value = node.args[1].values[0] if isinstance(node.args[1], ast.JoinedStr) else node.args[1]
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    sections.add(section(value.value))
+                    sections.add(section_of(value.value))
     return sections
 
 
@@ -70,7 +70,7 @@ def params(checkout: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", stages())
 def test_a_stage_tracks_the_digest_of_its_own_code_and_names_no_file_of_it(name: str) -> None:
     stage = stages()[name]
-    assert tracked(stage, "data/code.json") == {folder(stage)}
+    assert tracked_sections(stage, "data/code.json") == {folder_of(stage)}
     assert not [dep for dep in stage.get("deps", []) if not dep.startswith("data/")], f"dvc.yaml: {name}: code is tracked by its digest"
 
 
@@ -126,7 +126,7 @@ def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params
             assert "data/pseudo" not in cmd
 
 
-@pytest.mark.parametrize("name", [name for name, stage in stages().items() if folder(stage) in MEASURING])
+@pytest.mark.parametrize("name", [name for name, stage in stages().items() if folder_of(stage) in MEASURING])
 def test_new_training_queries_change_no_run_and_no_measure(name: str) -> None:
     of_train = ["data/tokens/queries/train"]  # BM25's candidates are of all splits; its runs, made again in a second, stay the same
     of_train += [f"data/${{queries}}/{kind}/train.parquet" for kind in ("queries", "qrels")]
@@ -135,7 +135,7 @@ def test_new_training_queries_change_no_run_and_no_measure(name: str) -> None:
 
 
 def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, params: dict[str, Any]) -> None:
-    tracked_keys = set.union(*map(tracked, stages().values()))
+    tracked_keys = set.union(*map(tracked_sections, stages().values()))
     untracked, unknown = set(params) - tracked_keys - BY_DIGEST - OF_THE_FLOW, tracked_keys - set(params)
     named_sections = {section for section in OF_THE_FLOW if f"${{{section}" in (ROOT / "dvc.yaml").read_text(encoding="utf-8")}
     assert not named_sections | (tracked_keys & OF_THE_FLOW), "a further data set would make stages of the main one run again"
@@ -153,7 +153,7 @@ def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, para
 @pytest.mark.parametrize("name", stages())
 def test_a_stage_tracks_the_sections_that_it_loads(name: str) -> None:
     stage = stages()[name]
-    untracked = loaded(folder(stage)) - tracked(stage) - BY_DIGEST
+    untracked = loaded_sections(folder_of(stage)) - tracked_sections(stage) - BY_DIGEST
     assert not untracked, f"dvc.yaml: {name}: its code loads {', '.join(sorted(untracked))}; add to params, or a change re-runs nothing"
 
 
@@ -161,7 +161,7 @@ def test_a_stage_tracks_the_sections_that_it_loads(name: str) -> None:
 def test_a_stage_says_how_its_code_uses_several_workers(name: str) -> None:
     """meta.workers: the flow takes GPUs by it. A study trains on one; retrievals of BM25 and others without a slot keep no GPU busy."""
     stage = stages()[name]
-    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tasks" / folder(stage)).rglob("*.py"))
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tasks" / folder_of(stage)).rglob("*.py"))
     expected = "pieces" if "open_workers(" in code else "together" if "open_ranks(" in code else None
     meta = stage.get("meta", {})
     assert meta.get("workers") == (expected if "slot" in meta and name != "study" else None)
@@ -174,7 +174,7 @@ def test_commands_hold_no_shell_syntax(repo: Any) -> None:
 
 def test_every_stage_folder_has_its_entry_its_params_and_a_stage() -> None:
     folders = {path.name for path in (ROOT / "tasks").iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    run = {folder(stage) for stage in stages().values()}
+    run = {folder_of(stage) for stage in stages().values()}
     assert folders - NOT_STAGES == run, f"tasks/ and dvc.yaml differ in {(folders - NOT_STAGES) ^ run}"
     for name in folders - {"core"}:
         assert (ROOT / "tasks" / name / "__main__.py").is_file(), f"tasks/{name}: no __main__.py"

@@ -40,11 +40,11 @@ def read(path: Path) -> dict[str, Any]:
     return value
 
 
-def leaves(value: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def parameter_paths(value: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The path of keys to every parameter, that is, to every value that is not a section."""
     if isinstance(value, dict) and value:
         for key, child in value.items():
-            yield from leaves(child, (*prefix, key))
+            yield from parameter_paths(child, (*prefix, key))
     elif prefix and value != {}:
         yield prefix
 
@@ -95,7 +95,7 @@ class Copy:
             return set(graph.downstream_of(read_status(repo, graph.stages)))
 
 
-def another(value: Any) -> Any:
+def other_value(value: Any) -> Any:
     """A value that differs and still resolves in dvc.yaml."""
     if isinstance(value, bool | int | float):
         return not value if isinstance(value, bool) else value + 1
@@ -109,7 +109,7 @@ def write(path: Path, value: object) -> None:
         yaml.dump(value, handle)
 
 
-def by_dvc_parameter(copy: Copy, keys: tuple[str, ...]) -> set[str]:
+def dvc_stages(copy: Copy, keys: tuple[str, ...]) -> set[str]:
     """Edit one parameter, ask, and set it back. One that names an encoder or negatives gets another name that exists."""
     before = (copy.folder / "params.yaml").read_text(encoding="utf-8")
     sections = read(copy.folder / "params.yaml")
@@ -120,7 +120,7 @@ def by_dvc_parameter(copy: Copy, keys: tuple[str, ...]) -> set[str]:
     if keys[0] in ("rounds", "mine") and keys[-1] in alternatives:
         node[keys[-1]] = next(name for name in [*alternatives[keys[-1]], *sections["rounds"]] if name not in (node[keys[-1]], keys[1]))
     else:
-        node[keys[-1]] = {"queries": "pseudo", "chunk.texts": "corpus"}.get(".".join(keys)) or another(node[keys[-1]])
+        node[keys[-1]] = {"queries": "pseudo", "chunk.texts": "corpus"}.get(".".join(keys)) or other_value(node[keys[-1]])
     try:
         write(copy.folder / "params.yaml", sections)
         return copy.rerun()
@@ -153,15 +153,15 @@ def fill(value: Any, key: str, item: Mapping[str, Any]) -> Any:
     return {name: fill(child, key, item) for name, child in value.items()} if isinstance(value, dict) else value
 
 
-def made(stage: Mapping[str, Any]) -> set[str]:
+def outs_of(stage: Mapping[str, Any]) -> set[str]:
     return {*stage.get("outs", []), *stage.get("metrics", [])}
 
 
-def after(names: set[str]) -> set[str]:
+def with_readers(names: set[str]) -> set[str]:
     """`names` and all that read what they make, by the paths alone."""
     closure = set(names)
     while True:
-        outs = {out for name in closure for out in made(entries()[name])}
+        outs = {out for name in closure for out in outs_of(entries()[name])}
         readers = {
             name
             for name, stage in entries().items()
@@ -176,7 +176,7 @@ def overlap(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
-def by_graph(keys: tuple[str, ...]) -> set[str]:
+def graph_stages(keys: tuple[str, ...]) -> set[str]:
     """Stages that track the parameter (or a section of it), or whose command or deps are filled in with it."""
     dotted = ".".join(keys)
     changed = {
@@ -189,11 +189,11 @@ def by_graph(keys: tuple[str, ...]) -> set[str]:
             changed |= {addressing for addressing in entries() if addressing.split("@")[0] == name}
         if stage.get("foreach") == f"${{{keys[0]}}}" and len(keys) == 3 and f"${{item.{keys[2]}}}" in str(stage["do"]):
             changed.add(f"{name}@{keys[1]}")
-    return after(changed)
+    return with_readers(changed)
 
 
 @cache
-def imported(folder: str) -> frozenset[Path]:
+def imported_files(folder: str) -> frozenset[Path]:
     """Files of tasks/ that `python -m tasks.FOLDER` can import, wherever the import stands; not by way of neutral modules."""
     finder = ModuleFinder(path=[str(ROOT)], excludes=list(NEUTRAL))
     finder.run_script(str(ROOT / "tasks" / folder / "__main__.py"))
@@ -204,49 +204,49 @@ def folders() -> list[str]:
     return sorted({stage["cmd"].split()[2].removeprefix("tasks.") for stage in entries().values()})
 
 
-def by_imports(file: Path) -> set[str]:
+def importing_stages(file: Path) -> set[str]:
     """Folders of stages whose entry imports the file."""
-    return {folder for folder in folders() if file in imported(folder)}
+    return {folder for folder in folders() if file in imported_files(folder)}
 
 
 # The comparison
 
-PARAMETERS = list(leaves(parameters()))
+PARAMETERS = list(parameter_paths(parameters()))
 FILES = [file for file in sorted((ROOT / "tasks").rglob("*.py")) if file.name != "__init__.py"]
 EDITS = 100
 
 
 @pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return Copy(tmp_path_factory.mktemp("invalidations"))
 
 
-def test_where_nothing_changed_nothing_runs(copied: Copy) -> None:
-    assert copied.rerun() == set()
+def test_where_nothing_changed_nothing_runs(copy: Copy) -> None:
+    assert copy.rerun() == set()
 
 
-def test_a_changed_source_re_runs_what_reads_it(copied: Copy) -> None:
+def test_a_changed_source_re_runs_what_reads_it(copy: Copy) -> None:
     for section, stage in (("dataset", "prepare"), ("encoder", "base"), ("articles", "articles")):
-        before = (copied.folder / SOURCE).read_text()
-        (copied.folder / SOURCE).write_text(before.replace(f'"{section}": {{"digest": "', f'"{section}": {{"digest": "new'))
-        assert copied.rerun() == after({stage})
-        (copied.folder / SOURCE).write_text(before)
+        before = (copy.folder / SOURCE).read_text()
+        (copy.folder / SOURCE).write_text(before.replace(f'"{section}": {{"digest": "', f'"{section}": {{"digest": "new'))
+        assert copy.rerun() == with_readers({stage})
+        (copy.folder / SOURCE).write_text(before)
 
 
 @pytest.mark.parametrize(("edit", "others"), [("evaluate.measures", "(evaluate|fuse|analyses)(_|@)"), ("report.baselines", "$^")])
-def test_what_is_measured_encodes_and_searches_nothing(copied: Copy, edit: str, others: str) -> None:
-    before, (section, key) = (copied.folder / "params.yaml").read_text(encoding="utf-8"), edit.split(".")
-    write(copied.folder / "params.yaml", parameters() | {section: parameters()[section] | {key: ["nDCG@10"]}})
+def test_what_is_measured_encodes_and_searches_nothing(copy: Copy, edit: str, others: str) -> None:
+    before, (section, key) = (copy.folder / "params.yaml").read_text(encoding="utf-8"), edit.split(".")
+    write(copy.folder / "params.yaml", parameters() | {section: parameters()[section] | {key: ["nDCG@10"]}})
     try:
-        rerun = copied.rerun()
+        rerun = copy.rerun()
     finally:
-        (copied.folder / "params.yaml").write_text(before, encoding="utf-8")
+        (copy.folder / "params.yaml").write_text(before, encoding="utf-8")
     assert rerun == {"report", "failures", *(name for name in entries() if re.match(others, name))}
 
 
 @pytest.mark.heavy
-def test_every_parameter_re_runs_what_the_graph_says(copied: Copy) -> None:
-    differences = {keys: rerun ^ by_graph(keys) for keys in PARAMETERS if (rerun := by_dvc_parameter(copied, keys)) != by_graph(keys)}
+def test_every_parameter_re_runs_what_the_graph_says(copy: Copy) -> None:
+    differences = {keys: rerun ^ graph_stages(keys) for keys in PARAMETERS if (rerun := dvc_stages(copy, keys)) != graph_stages(keys)}
     assert differences == {}
 
 
@@ -259,17 +259,17 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @cache
-def present() -> dict[str, str]:
+def current_digests() -> dict[str, str]:
     return digests(ROOT)
 
 
-def edited(folder: Path, file: Path, text: str) -> set[str]:
+def affected_stages(folder: Path, file: Path, text: str) -> set[str]:
     """The stages whose digest differs with `text` in place of a file of the code."""
     copied_file = folder / file.relative_to(ROOT)
     genuine = copied_file.read_text(encoding="utf-8")
     try:
         copied_file.write_text(text, encoding="utf-8")
-        return {stage for stage, digest in digests(folder).items() if digest != present()[stage]}
+        return {stage for stage, digest in digests(folder).items() if digest != current_digests()[stage]}
     finally:
         copied_file.write_text(genuine, encoding="utf-8")
 
@@ -337,36 +337,36 @@ def annotations(node: ast.arg | ast.FunctionDef) -> Iterator[ast.AST]:
     return ast.walk(annotation) if annotation else iter(())
 
 
-def test_a_hundred_cosmetic_edits_change_no_digest(copied: Copy) -> None:
+def test_a_hundred_cosmetic_edits_change_no_digest(copy: Copy) -> None:
     count = 0
     for file in itertools.islice(itertools.cycle(FILES), 0, max(EDITS, len(FILES))):
         text = file.read_text(encoding="utf-8")
         rewritten = ast.unparse(ast.fix_missing_locations(Cosmetic().visit(ast.parse(text))))
         assert rewritten != text
-        assert edited(copied.folder, file, f"# A comment.\n{rewritten}\n# Another.\n") == set(), file.relative_to(ROOT)
+        assert affected_stages(copy.folder, file, f"# A comment.\n{rewritten}\n# Another.\n") == set(), file.relative_to(ROOT)
         count += 1
     assert count >= EDITS
 
 
-def test_a_hundred_mutants_change_the_digests_of_the_stages_that_import_them(copied: Copy) -> None:
+def test_a_hundred_mutants_change_the_digests_of_the_stages_that_import_them(copy: Copy) -> None:
     neutral = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in NEUTRAL}
     count = 0
     for number, file in enumerate(FILES):
         mutated = mutant(file.read_text(encoding="utf-8"), number)
         if mutated:
-            expected = set() if file in neutral else by_imports(file)
-            assert edited(copied.folder, file, mutated) == expected, file.relative_to(ROOT)
+            expected = set() if file in neutral else importing_stages(file)
+            assert affected_stages(copy.folder, file, mutated) == expected, file.relative_to(ROOT)
             count += 1
     assert count >= EDITS
 
 
-def test_dvc_re_runs_what_reads_a_stage_whose_code_changed(copied: Copy) -> None:
-    file = copied.folder / "tasks/train/losses.py"
+def test_dvc_re_runs_what_reads_a_stage_whose_code_changed(copy: Copy) -> None:
+    file = copy.folder / "tasks/train/losses.py"
     before = file.read_text(encoding="utf-8")
     file.write_text(f"{before}\nmore = 1\n", encoding="utf-8")
-    assert copied.rerun() == after({name for name in entries() if name.startswith("train@")})
+    assert copy.rerun() == with_readers({name for name in entries() if name.startswith("train@")})
     file.write_text(f"{before}\n# more\n", encoding="utf-8")
-    assert copied.rerun() == set()
+    assert copy.rerun() == set()
     file.write_text(before, encoding="utf-8")
 
 

@@ -42,7 +42,7 @@ WHOLE = {
 }
 
 
-def relative(file: Path) -> str:
+def path_in_project(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
@@ -70,7 +70,7 @@ def test_flows_know_no_stage_but_its_parameters() -> None:
             nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
             forbidden = [name for name in imported if name.startswith("tasks.") and not name.startswith(("tasks.core.", "tasks.params"))]
-            assert not forbidden, f"{relative(file)}: imports {', '.join(forbidden)}; go through tasks.core or tasks.params"
+            assert not forbidden, f"{path_in_project(file)}: imports {', '.join(forbidden)}; go through tasks.core or tasks.params"
 
 
 def test_the_import_contracts_name_every_stage() -> None:
@@ -80,17 +80,19 @@ def test_the_import_contracts_name_every_stage() -> None:
     assert set(siblings.split(" | ")) == folders
 
 
-@pytest.mark.parametrize("file", ALL, ids=relative)
+@pytest.mark.parametrize("file", ALL, ids=path_in_project)
 def test_names_and_sizes(file: Path) -> None:
-    assert not NOT_NAMES.intersection((*file.relative_to(ROOT).parts[:-1], file.stem)), f"{relative(file)}: name it after what is in it"
+    assert not NOT_NAMES.intersection((*file.relative_to(ROOT).parts[:-1], file.stem)), (
+        f"{path_in_project(file)}: name it after what is in it"
+    )
     count = len(file.read_text(encoding="utf-8").splitlines())
-    assert count <= LONG.get(relative(file), LINES), f"{relative(file)}: {count} lines; cut it in two"
+    assert count <= LONG.get(path_in_project(file), LINES), f"{path_in_project(file)}: {count} lines; cut it in two"
 
 
 def test_folders_stay_small() -> None:
     modules = Counter(file.parent for file in SOURCES if file.name != "__init__.py")
     crowded = [
-        f"{relative(folder)}: {count} modules; give some a folder of their own" for folder, count in modules.items() if count > ROOMS
+        f"{path_in_project(folder)}: {count} modules; give some a folder of their own" for folder, count in modules.items() if count > ROOMS
     ]
     assert not crowded, crowded
 
@@ -99,10 +101,10 @@ def test_tests_mirror_the_tree() -> None:
     for file in TESTS:
         folder = file.relative_to(ROOT / "tests").parent.as_posix()
         if folder == ".":
-            assert file.stem in WHOLE, f"{relative(file)}: put it into the folder of what it tests"
+            assert file.stem in WHOLE, f"{path_in_project(file)}: put it into the folder of what it tests"
         else:
             package = folder if folder.startswith("flows") else f"tasks/{folder}"
-            assert (ROOT / package / "__init__.py").is_file(), f"{relative(file)}: no package {package}"
+            assert (ROOT / package / "__init__.py").is_file(), f"{path_in_project(file)}: no package {package}"
     tested = {file.parent.name for file in TESTS}
     folders = {path.name for path in (ROOT / "tasks").iterdir() if (path / "__init__.py").is_file()} - {"core"}
     folders |= {path.name for path in (ROOT / "flows").iterdir() if (path / "__init__.py").is_file()}
@@ -126,25 +128,25 @@ def test_stages_parse_load_compute_and_save_only_when_run() -> None:
         if file.name == "__main__.py":
             last = ast.parse(file.read_text(encoding="utf-8")).body[-1]
             guarded = isinstance(last, ast.If) and "__main__" in ast.dump(last.test)
-            assert guarded, f"{relative(file)}: end with if __name__ == '__main__' (workers import this file again)"
+            assert guarded, f"{path_in_project(file)}: end with if __name__ == '__main__' (workers import this file again)"
 
 
-@pytest.mark.parametrize("file", [file for file in SOURCES if relative(file).startswith("flows/")], ids=relative)
+@pytest.mark.parametrize("file", [file for file in SOURCES if path_in_project(file).startswith("flows/")], ids=path_in_project)
 def test_long_lists_of_arguments_are_named(file: Path) -> None:
     """From the fourth parameter on by keyword only: nobody can tell what a call's seventh argument is."""
-    too_long = [name for name, count in positional(file.read_text(encoding="utf-8")) if count > POSITIONAL]
-    allowed = TAKE_MORE.get(relative(file), 0)
-    assert len(too_long) <= allowed, f"{relative(file)}: put `*` behind the third parameter: one of {', '.join(too_long)}"
-    assert len(too_long) == allowed, f"{relative(file)}: fewer take more than {POSITIONAL} now; set TAKE_MORE to {len(too_long)}"
+    too_long = [name for name, count in count_positional(file.read_text(encoding="utf-8")) if count > POSITIONAL]
+    allowed = TAKE_MORE.get(path_in_project(file), 0)
+    assert len(too_long) <= allowed, f"{path_in_project(file)}: put `*` behind the third parameter: one of {', '.join(too_long)}"
+    assert len(too_long) == allowed, f"{path_in_project(file)}: fewer take more than {POSITIONAL} now; set TAKE_MORE to {len(too_long)}"
 
 
 def test_positional_parameters_are_counted() -> None:
     code = "class A:\n def f(self, a, b, c, *, d): ...\n def g(self, a, b, c, d): ...\ndef h(a, /, b, c, d, *e): ...\nasync def i(a): ..."
-    assert sorted(positional(code)) == [("f", 3), ("g", 4), ("h", 4), ("i", 1)]
+    assert sorted(count_positional(code)) == [("f", 3), ("g", 4), ("h", 4), ("i", 1)]
     assert all((ROOT / name).is_file() for name in TAKE_MORE)
 
 
-def positional(code: str) -> list[tuple[str, int]]:
+def count_positional(code: str) -> list[tuple[str, int]]:
     """Every function in `code`, and how many parameters it takes by position; `self` does not count."""
     functions = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     counts = []

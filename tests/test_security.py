@@ -35,9 +35,9 @@ TRUE_ONLY = {"shell", "trust_remote_code", "allow_pickle"}  # keywords that must
 EVERYWHERE = {"0.0.0.0", "::", ""}  # as a host: every interface of the machine
 
 
-def dotted(node: ast.expr) -> str:
+def dotted_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
+        return f"{dotted_name(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -52,7 +52,7 @@ def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             yield from ((node.lineno, f"imports {name}") for name in names if name.split(".")[0] in MODULES)
         elif isinstance(node, ast.Call):
-            name = dotted(node.func)
+            name = dotted_name(node.func)
             if name in NAMES or name in DOTTED:
                 yield node.lineno, f"calls {name}"
             if name in ("YAML", "ruamel.yaml.YAML") and any(k.arg == "typ" and is_constant(k.value, "unsafe") for k in node.keywords):

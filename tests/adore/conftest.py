@@ -101,14 +101,14 @@ def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         np.save(folder / "embeddings" / f"{number:05}.npy", part)
     manifest = Manifest(len(vectors), 128, "float32", [100, len(vectors) - 100], "", "", 8, "")
     write_manifest(folder / "embeddings", manifest, tokens.folder)
-    entries = "\n".join(f"  {name}: {{{', '.join([entry, *_unless(entry)])}}}" for name, entry in ENTRIES.items())
+    entries = "\n".join(f"  {name}: {{{', '.join([entry, *_missing_defaults(entry)])}}}" for name, entry in ENTRIES.items())
     (folder / "params.yaml").write_text(f"adore:\n{entries}\nstudy: {{s: {STUDY}}}\nevaluate: {{relevance: {{dev: 2}}}}\n")
     write_json(folder / "state" / KNOWN, [f"q{query:03}" for query in range(4, 20)])
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
     return folder
 
 
-def _unless(entry: str) -> list[str]:
+def _missing_defaults(entry: str) -> list[str]:
     """What every entry has, unless it sets its own."""
     return [part for part in COMMON.split(", ") if f"{part.split(':')[0]}:" not in entry.replace("centroid_lr", "")]
 

@@ -59,7 +59,7 @@ def queries() -> np.ndarray:
     return np.random.default_rng(1).normal(size=(5, WIDTH)).astype(np.float32)
 
 
-def in_type(embeddings: Embeddings, dtype: str, folder: Path) -> Embeddings:
+def copy_as_type(embeddings: Embeddings, dtype: str, folder: Path) -> Embeddings:
     """The same vectors in another type, in `folder`."""
     shutil.copytree(embeddings.folder, folder)
     for shard in folder.glob("[0-9]*.npy"):
@@ -71,7 +71,7 @@ def in_type(embeddings: Embeddings, dtype: str, folder: Path) -> Embeddings:
 INDEXES: dict[str, faiss.Index] = {}  # OPQ takes a second to train
 
 
-def built(embeddings: Embeddings, factory: str) -> faiss.Index:
+def build_index(embeddings: Embeddings, factory: str) -> faiss.Index:
     if factory not in INDEXES:
         recipe = SimpleNamespace(factory=factory, nprobe=4, ef_search=512, k_factor=4, train_size=10**6, seed=0)
         INDEXES[factory] = build(embeddings, recipe)
@@ -90,7 +90,7 @@ def test_a_gpu_finds_what_a_cpu_finds(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    in_type(embeddings, dtype, tmp_path / "of")
+    copy_as_type(embeddings, dtype, tmp_path / "of")
     exact = Exact(open_embeddings(tmp_path / "of"), CPU, tmp_path)
     scores, rows = exact.search(queries, 20)
     with fake_gpu():
@@ -116,7 +116,7 @@ def test_a_gpu_holds_vectors_that_take_half_of_its_free_memory(
     dtype: str, bytes_per_number: int, embeddings: Embeddings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes per number; float32 counts its float16 copy too."""
-    stored = in_type(embeddings, dtype, tmp_path / "of")
+    stored = copy_as_type(embeddings, dtype, tmp_path / "of")
     for short in (0, 2):
         with fake_gpu(), monkeypatch.context() as patch:
             patch.setattr(torch.cuda, "mem_get_info", lambda *_, short=short: (2 * bytes_per_number * WIDTH * ROWS - short, 2**30))
@@ -124,7 +124,7 @@ def test_a_gpu_holds_vectors_that_take_half_of_its_free_memory(
             assert (Exact(stored, GPU, tmp_path).resident is None) == (short > 0)
 
 
-def agree(documents: module.Documents, queries: np.ndarray) -> None:
+def assert_scores_agree(documents: module.Documents, queries: np.ndarray) -> None:
     """`scores` gives the rows that a search found the scores that the search gave."""
     scores, rows = documents.search(queries, 30)
     is_row = rows >= 0
@@ -142,7 +142,7 @@ def test_exact_search_and_scores(
     exact.scores(torch.from_numpy(queries), np.zeros((len(queries), 1), dtype=np.int64))  # needs no copy, and no folder for one
     exact = Exact(embeddings, CPU, tmp_path)
     assert len(exact.rounded_blocks) == -(-ROWS // at_once) and not list(tmp_path.iterdir()), "a file without a name"
-    agree(exact, queries)
+    assert_scores_agree(exact, queries)
     products = queries @ vectors.T
     np.testing.assert_array_equal(exact.search(queries, 5)[1][:, :5], np.argsort(-products, axis=1, kind="stable")[:, :5])
     rows = np.array([[3, 299, 150, -1], [0, 1, 2, 151]])
@@ -189,18 +189,18 @@ def test_ranks_share_the_vectors_and_find_what_one_finds(
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: np.ndarray, dtype: str, tmp_path: Path) -> None:
     """Bit for bit, whichever type the vectors are held in."""
-    stored, rows = in_type(embeddings, dtype, tmp_path / "of"), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
+    stored, rows = copy_as_type(embeddings, dtype, tmp_path / "of"), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
 
-    def found(documents: module.Documents) -> list[np.ndarray]:
+    def search_and_score(documents: module.Documents) -> list[np.ndarray]:
         query_vectors = torch.from_numpy(queries).to(GPU)
         return [*module.search_documents(documents, query_vectors, 20), documents.scores(query_vectors[:2], rows).cpu().numpy()]
 
     def rank(gang: Gang) -> list[np.ndarray]:
         with FakeGpu():  # a mode is of one thread
-            return found(Shared(stored, GPU, tmp_path, gang))
+            return search_and_score(Shared(stored, GPU, tmp_path, gang))
 
     with fake_gpu():
-        expected = found(Exact(stored, GPU, tmp_path))
+        expected = search_and_score(Exact(stored, GPU, tmp_path))
         for ranks in (2, 4):
             for ours in as_ranks(ranks, rank):
                 for array, expected_array in zip(ours, expected, strict=True):
@@ -211,13 +211,13 @@ def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: 
     "factory", ["Flat", "PQ4x4", "OPQ2_4,PQ2x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16", "PCA4,Flat"]
 )
 def test_scores_over_any_index_are_its_own(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
-    agree(Compressed(built(embeddings, factory), CPU, "adore.a.index"), queries)
+    assert_scores_agree(Compressed(build_index(embeddings, factory), CPU, "adore.a.index"), queries)
 
 
 @pytest.mark.parametrize("factory", ["L2norm,Flat", "PQ4x4fs"])
 def test_an_index_whose_scores_are_not_those_of_its_vectors_is_refused(factory: str, embeddings: Embeddings) -> None:
     with pytest.raises(UserError, match=r"params.yaml: adore.a.index: this index does not score by its decoded vectors"):
-        Compressed(built(embeddings, factory), CPU, "adore.a.index")
+        Compressed(build_index(embeddings, factory), CPU, "adore.a.index")
 
 
 @pytest.mark.parametrize("factory", ["PQ4x4", "IVF8,PQ4x4", "PCA4,Flat"])
@@ -225,7 +225,7 @@ def test_what_an_index_finds_is_scored_by_the_uncompressed_vectors(
     factory: str, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, tmp_path: Path
 ) -> None:
     """DRhard: passage_embeddings[retrieved ids], times the query, in a plain loop."""
-    index = built(embeddings, factory)
+    index = build_index(embeddings, factory)
     documents = Rescored(index, Exact(embeddings, CPU, tmp_path))
     scores, rows = documents.search(queries, 30)
     for query_rows, top in zip(rows, index.search(queries, 30)[1], strict=True):
@@ -250,17 +250,17 @@ TRAINABLE = ["PQ2", "OPQ2,IVF1,PQ2x8", "OPQ2_4,PQ2", "PCA4,PQ2"]  # 256 centroid
 def test_folding_changes_no_score_and_trained_centroids_are_what_faiss_searches(
     factory: str, embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
 ) -> None:
-    index = built(embeddings, factory)
+    index = build_index(embeddings, factory)
     before = index.search(queries, 30)
     centroids = Centroids(index, CPU, "adore.a.index")
     after = centroids.search(queries, 30)
     np.testing.assert_allclose(after[0][:, :30], before[0], rtol=1e-4, atol=1e-4)
     assert (np.sort(after[1][:, :30]) == np.sort(before[1])).mean() > 0.98  # equal but for ties to rounding
-    agree(centroids, queries)
+    assert_scores_agree(centroids, queries)
     torch.manual_seed(0)
     with torch.no_grad():
         centroids.weight.add_(torch.randn_like(centroids.weight))
-    agree(centroids, queries)  # a search writes back first
+    assert_scores_agree(centroids, queries)  # a search writes back first
     changed = centroids.search(queries, 30)
     assert np.abs(changed[0][:, :30] - before[0]).max() > 0.1
     faiss.write_index(index, str(tmp_path / "i"))
@@ -270,12 +270,12 @@ def test_folding_changes_no_score_and_trained_centroids_are_what_faiss_searches(
 
 
 def test_centroids_of_a_former_training_are_searched_and_scored(embeddings: Embeddings, queries: np.ndarray) -> None:
-    index = built(embeddings, "PQ2")
+    index = build_index(embeddings, "PQ2")
     own = Centroids(index, CPU, "k").weight.detach().numpy().copy()
-    assert (Centroids.of(built(embeddings, "PQ2"), None, CPU, "k").weight.detach().numpy() == own).all()
+    assert (Centroids.of(build_index(embeddings, "PQ2"), None, CPU, "k").weight.detach().numpy() == own).all()
     centroids = Centroids.of(index, Trained("PQ2", index, own * -2), CPU, "k")
     decoded = index.reconstruct_n(0, ROWS)  # by what the index holds, before a search writes the centroids into it
-    np.testing.assert_allclose(decoded, -2 * built(embeddings, "PQ2").reconstruct_n(0, ROWS), rtol=1e-5)
+    np.testing.assert_allclose(decoded, -2 * build_index(embeddings, "PQ2").reconstruct_n(0, ROWS), rtol=1e-5)
     rows = np.arange(ROWS)[None].repeat(len(queries), 0)
     scores = centroids.scores(torch.from_numpy(queries), rows).detach().numpy()
     np.testing.assert_allclose(scores, queries @ decoded.T, rtol=1e-4, atol=1e-4)
@@ -285,7 +285,7 @@ def test_centroids_of_a_former_training_are_searched_and_scored(embeddings: Embe
 @pytest.mark.parametrize("factory", TRAINABLE)
 def test_gradients_of_centroids_and_queries_by_hand(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
     """s = sum over m of q'_m . c[m, code_m]: a centroid's gradient is q'_m times the weighted count of its code."""
-    index = built(embeddings, factory)
+    index = build_index(embeddings, factory)
     centroids = Centroids(index, CPU, "k")
     rows, weights = np.array([[3, 17, 3, 250]]), np.array([[1.0, -2.0, 0.5, 3.0]])
     query_vectors = torch.from_numpy(queries[:1]).requires_grad_()
@@ -299,11 +299,11 @@ def test_gradients_of_centroids_and_queries_by_hand(factory: str, embeddings: Em
     assert centroids.weight.grad is not None and query_vectors.grad is not None
     np.testing.assert_allclose(centroids.weight.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
     if factory not in ("OPQ2_4,PQ2", "PCA4,PQ2"):  # there the decoded vector lies in the smaller space
-        decoded = [faiss_decoded(index, int(row)) for row in rows[0]]
+        decoded = [decode_by_faiss(index, int(row)) for row in rows[0]]
         np.testing.assert_allclose(query_vectors.grad[0].numpy(), np.array(decoded).T @ weights[0], rtol=1e-3, atol=1e-3)
 
 
-def faiss_decoded(index: faiss.Index, row: int) -> np.ndarray:
+def decode_by_faiss(index: faiss.Index, row: int) -> np.ndarray:
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is not None:
         inverted.make_direct_map()
@@ -314,4 +314,4 @@ def faiss_decoded(index: faiss.Index, row: int) -> np.ndarray:
 @pytest.mark.parametrize("factory", ["Flat", "PCA4,PQ2x4", "SQ8", "PQ4x4", "IVF8,PQ4x4"])
 def test_index_without_trainable_centroids_is_refused(factory: str, embeddings: Embeddings) -> None:
     with pytest.raises(UserError, match=r"params.yaml: adore.a.index: centroids: true requires PQ"):
-        Centroids(built(embeddings, factory), CPU, "adore.a.index")
+        Centroids(build_index(embeddings, factory), CPU, "adore.a.index")

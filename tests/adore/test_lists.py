@@ -19,44 +19,44 @@ def ones(*known: np.ndarray) -> list[np.ndarray]:
     return [np.ones(len(documents), dtype=np.float32) for documents in known]
 
 
-def itself(documents: list[np.ndarray]) -> list[np.ndarray]:
+def as_is(documents: list[np.ndarray]) -> list[np.ndarray]:
     return documents
 
 
 def complete(rows: list[int], positives: list[int], missing: str, seed: int = 0) -> list[tuple[int, bool]]:
     known, rng = [ints(*positives)], np.random.default_rng(seed)
-    lists = complete_lists(ints(*rows)[None], OWNERS, known, known, itself, missing, rng, ones(*known))  # type: ignore[arg-type]
+    lists = complete_lists(ints(*rows)[None], OWNERS, known, known, as_is, missing, rng, ones(*known))  # type: ignore[arg-type]
     return [(row, mark) for row, mark in zip(lists.rows[0].tolist(), lists.positive[0].tolist(), strict=True) if row >= 0]
 
 
-def marked(rows: list[int], positives: set[int]) -> list[tuple[int, bool]]:
+def mark_positives(rows: list[int], positives: set[int]) -> list[tuple[int, bool]]:
     return [(row, row in positives) for row in rows]
 
 
 @pytest.mark.parametrize("missing", ["drhard", "jpq", "ltre"])
 def test_lists_with_all_positives_are_unchanged(missing: str) -> None:
-    assert complete([5, 3, 9, 1], [3, 1], missing) == marked([5, 3, 9, 1], {3, 1})
-    assert complete([5, 0, 9], [0], missing) == marked([5, 0, 9], {0}), "row 0 is a row"
+    assert complete([5, 3, 9, 1], [3, 1], missing) == mark_positives([5, 3, 9, 1], {3, 1})
+    assert complete([5, 0, 9], [0], missing) == mark_positives([5, 0, 9], {0}), "row 0 is a row"
     assert Lists(ints(5, 0, -1)[None], ints(0, 1, 0)[None]).valid.tolist() == [[True, True, False]]
 
 
 def test_missing_positives_when_one_of_two_is_retrieved() -> None:
-    assert complete([5, 3, 9, 1], [3, 7], "drhard") == marked([5, 3, 9, 1], {3})  # 7 is ignored
-    assert complete([5, 3, 9, 1], [3, 7], "jpq") == marked([5, 3, 9, 1, 7], {3, 7})  # 7 comes at rank 5
-    assert complete([5, 3, 9, 1], [3, 7], "ltre") == marked([5, 3, 9, 1], {3})
+    assert complete([5, 3, 9, 1], [3, 7], "drhard") == mark_positives([5, 3, 9, 1], {3})  # 7 is ignored
+    assert complete([5, 3, 9, 1], [3, 7], "jpq") == mark_positives([5, 3, 9, 1, 7], {3, 7})  # 7 comes at rank 5
+    assert complete([5, 3, 9, 1], [3, 7], "ltre") == mark_positives([5, 3, 9, 1], {3})
 
 
 def test_missing_positives_when_none_is_retrieved() -> None:
-    assert complete([5, 3, 9, 1], [7, 2], "drhard") == marked([5, 3, 9, 1, 2, 7], {2, 7})
-    assert complete([5, 3, 9, 1], [7, 2], "jpq") == marked([5, 3, 9, 1, 2, 7], {2, 7})
+    assert complete([5, 3, 9, 1], [7, 2], "drhard") == mark_positives([5, 3, 9, 1, 2, 7], {2, 7})
+    assert complete([5, 3, 9, 1], [7, 2], "jpq") == mark_positives([5, 3, 9, 1, 2, 7], {2, 7})
     drawn = {tuple(complete([5, 3, 9, 1], [7, 2], "ltre", seed)) for seed in range(20)}
-    assert drawn == {tuple(marked([5, 3, 9, row], {row})) for row in (2, 7)}  # one of them, at the last rank
+    assert drawn == {tuple(mark_positives([5, 3, 9, row], {row})) for row in (2, 7)}  # one of them, at the last rank
 
 
 def test_lists_shorter_than_requested() -> None:
-    assert complete([5, 3, -1, -1], [7], "drhard") == marked([5, 3, 7], {7})
-    assert complete([5, 3, -1, -1], [7], "ltre") == marked([5, 3, 7], {7})  # nothing need go
-    assert complete([-1, -1], [7, 8], "jpq") == marked([7, 8], {7, 8})
+    assert complete([5, 3, -1, -1], [7], "drhard") == mark_positives([5, 3, 7], {7})
+    assert complete([5, 3, -1, -1], [7], "ltre") == mark_positives([5, 3, 7], {7})  # nothing need go
+    assert complete([-1, -1], [7, 8], "jpq") == mark_positives([7, 8], {7, 8})
 
 
 def test_passages_are_judged_by_their_document() -> None:
@@ -98,12 +98,12 @@ def test_best_documents_equal_a_plain_ranking() -> None:
 
 
 def test_unranked_lists_hold_every_positive_and_no_positive_twice() -> None:
-    lists = unranked_lists([ints(4, 2), ints(9)], [ints(4, 2), ints(9)], [ints(1, 2, 1, 8), ints()], itself, ones(ints(4, 2), ints(9)))
+    lists = unranked_lists([ints(4, 2), ints(9)], [ints(4, 2), ints(9)], [ints(1, 2, 1, 8), ints()], as_is, ones(ints(4, 2), ints(9)))
     assert [[row for row in rows if row >= 0] for rows in lists.rows.tolist()] == [[4, 2, 1, 8], [9]]
     assert lists.positive.tolist() == [[True, True, False, False], [True, False, False, False]]
     assert lists.valid.tolist() == [[True] * 4, [True, False, False, False]]
     assert lists.rows[1].tolist() == [9, -1, -1, -1]
-    result = unranked_lists([ints(9), ints()], [ints(9)] * 2, [ints()] * 2, itself, ones(ints(9), ints(9)))
+    result = unranked_lists([ints(9), ints()], [ints(9)] * 2, [ints()] * 2, as_is, ones(ints(9), ints(9)))
     assert (result.rows.tolist(), result.grades.tolist()) == ([[9], [-1]], [[1], [0]])
 
 
@@ -114,11 +114,11 @@ def test_measures_by_hand() -> None:
 
 
 def test_overlap_by_hand() -> None:
-    lists = unranked_lists([ints(0), ints(5)], [ints(0), ints(5)], [ints(1, 2, 9), ints(6)], itself, ones(ints(0), ints(5)))
+    lists = unranked_lists([ints(0), ints(5)], [ints(0), ints(5)], [ints(1, 2, 9), ints(6)], as_is, ones(ints(0), ints(5)))
     rows = np.array([[0, 1, 2, 3], [7, 8, -1, -1]])  # of query 0 the dynamic negatives are 1, 2, 3: two of three; of query 1 none of two
     assert overlap(lists, rows, OWNERS, [ints(0), ints(5)]) == pytest.approx((2 / 3 + 0) / 2)
     assert overlap(lists, np.array([[0], [5]]), OWNERS, [ints(0), ints(5)]) == 1.0
-    first = unranked_lists([ints(5)], [ints(5)], [ints(0, 1)], itself, ones(ints(5)))
+    first = unranked_lists([ints(5)], [ints(5)], [ints(0, 1)], as_is, ones(ints(5)))
     assert overlap(first, np.array([[0, 2, 5]]), OWNERS, [ints(5)]) == 0.5, "row 0 is a document, not padding"
 
 
@@ -152,15 +152,15 @@ def test_figures_of_a_search_equal_plain_python() -> None:
 
 def test_a_document_with_the_text_of_a_positive_is_labelled_like_it() -> None:
     """Document 6 has the text of the positive 3, and is not added where 3 is missing."""
-    lists = complete_lists(ints(5, 6, 1)[None], OWNERS, [ints(3)], [ints(3, 6)], itself, "jpq", np.random.default_rng(0), ones(ints(3, 6)))  # type: ignore[arg-type]
+    lists = complete_lists(ints(5, 6, 1)[None], OWNERS, [ints(3)], [ints(3, 6)], as_is, "jpq", np.random.default_rng(0), ones(ints(3, 6)))  # type: ignore[arg-type]
     assert (lists.rows.tolist(), lists.positive.tolist()) == ([[5, 6, 1, 3]], [[False, True, False, True]])
-    assert unranked_lists([ints(3)], [ints(3, 6)], [ints(6, 2)], itself, ones(ints(3, 6))).rows.tolist() == [[3, 2]]
+    assert unranked_lists([ints(3)], [ints(3, 6)], [ints(6, 2)], as_is, ones(ints(3, 6))).rows.tolist() == [[3, 2]]
 
 
 def test_lists_have_the_grades_of_known_documents() -> None:
     grades = [np.array([3, 1, 2], dtype=np.float32)]
     known = [ints(3, 6, 8)]
-    lists = complete_lists(ints(5, 6, 1)[None], OWNERS, [ints(3, 8)], known, itself, "jpq", np.random.default_rng(0), grades)  # type: ignore[arg-type]
+    lists = complete_lists(ints(5, 6, 1)[None], OWNERS, [ints(3, 8)], known, as_is, "jpq", np.random.default_rng(0), grades)  # type: ignore[arg-type]
     assert (lists.rows.tolist(), lists.grades.tolist()) == ([[5, 6, 1, 3, 8]], [[0, 1, 0, 3, 2]])
     assert lists.positive.tolist() == [[False, True, False, True, True]]
-    assert unranked_lists([ints(8)], known, [ints(6, 2)], itself, grades).grades.tolist() == [[2, 0]]
+    assert unranked_lists([ints(8)], known, [ints(6, 2)], as_is, grades).grades.tolist() == [[2, 0]]

@@ -28,7 +28,7 @@ def draw(seed: int) -> Case:
     return scores, labels, known
 
 
-def weight(i: int, j: int, labels: list[int], metric: str | None, cut: int, known: list[int]) -> float:
+def swap_weight(i: int, j: int, labels: list[int], metric: str | None, cut: int, known: list[int]) -> float:
     """How much the metric changes when ranks i + 1 and j + 1 are swapped, as the released code counts it; nDCG with gains 2^grade - 1."""
     if metric is None:
         return 1.0
@@ -43,14 +43,14 @@ def weight(i: int, j: int, labels: list[int], metric: str | None, cut: int, know
     return abs(gain(i) - gain(j)) * abs(2 ** labels[i] - 2 ** labels[j]) / best
 
 
-def plain(case: Case, metric: str | None, cut: int) -> tuple[float, list[list[float]]]:
+def reference_loss(case: Case, metric: str | None, cut: int) -> tuple[float, list[list[float]]]:
     """Loss and its derivative for every score: sums over every ordered pair, one at a time."""
     total, derivatives = 0.0, []
     for scores, labels, known in zip(*case, strict=True):
         slope = [0.0] * len(scores)
         pairs = [(i, j) for i, j in itertools.product(range(len(scores)), repeat=2) if labels[i] > labels[j]]
         for i, j in pairs:
-            share = weight(i, j, labels, metric, cut, known) / len(pairs) / len(case[0])
+            share = swap_weight(i, j, labels, metric, cut, known) / len(pairs) / len(case[0])
             x = scores[j] - scores[i]
             total += share * (max(x, 0) + math.log1p(math.exp(-abs(x))))
             sigmoid = 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
@@ -60,7 +60,7 @@ def plain(case: Case, metric: str | None, cut: int) -> tuple[float, list[list[fl
     return total, derivatives
 
 
-def ours(case: Case, metric: str | None, cut: int) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_of(case: Case, metric: str | None, cut: int) -> tuple[torch.Tensor, torch.Tensor]:
     scores, labels, known = case
     length = max(map(len, scores)) + 1  # one place that no list fills
     scores_BL = torch.full((len(scores), length), 7.0)  # scores past a list's end must not matter
@@ -81,8 +81,8 @@ def test_equals_plain_loops_and_so_does_every_gradient(metric: str | None) -> No
     several = none = ties = graded = 0
     for seed in range(300):
         case, cut = draw(seed), random.Random(seed).choice([1, 3, 10, 200])
-        loss, scores_BL = ours(case, metric, cut)
-        expected, slopes = plain(case, metric, cut)
+        loss, scores_BL = loss_of(case, metric, cut)
+        expected, slopes = reference_loss(case, metric, cut)
         assert loss.item() == pytest.approx(expected, rel=1e-5, abs=1e-6), seed
         loss.backward()
         assert scores_BL.grad is not None
@@ -98,14 +98,14 @@ def test_equals_plain_loops_and_so_does_every_gradient(metric: str | None) -> No
 
 def test_a_case_by_hand() -> None:
     """Ranks 1 to 3, the third relevant, MRR: pairs weigh 2/3 and 1/6; the loss is their mean."""
-    loss, _ = ours(([[2.0, 1.0, 0.0]], [[0, 0, 1]], [[1]]), "mrr", 3)
+    loss, _ = loss_of(([[2.0, 1.0, 0.0]], [[0, 0, 1]], [[1]]), "mrr", 3)
     assert loss.item() == pytest.approx((2 / 3 * math.log(1 + math.e**2) + 1 / 6 * math.log(1 + math.e)) / 2)
-    loss, _ = ours(([[2.0, 1.0, 0.0]], [[0, 0, 1]], [[1]]), "mrr", 1)  # beyond rank 1 nothing counts
+    loss, _ = loss_of(([[2.0, 1.0, 0.0]], [[0, 0, 1]], [[1]]), "mrr", 1)  # beyond rank 1 nothing counts
     assert loss.item() == pytest.approx((1 * math.log(1 + math.e**2) + 0) / 2)
 
 
 def test_a_batch_without_a_pair_is_zero_and_still_has_a_gradient() -> None:
-    loss, scores_BL = ours(([[1.0, 0.5], [2.0]], [[0, 0], [1]], [[1], [1]]), "mrr", 10)
+    loss, scores_BL = loss_of(([[1.0, 0.5], [2.0]], [[0, 0], [1]], [[1], [1]]), "mrr", 10)
     assert loss.item() == 0
     loss.backward()
     assert scores_BL.grad is not None and not scores_BL.grad.any()
@@ -113,7 +113,7 @@ def test_a_batch_without_a_pair_is_zero_and_still_has_a_gradient() -> None:
 
 def test_large_scores_do_not_overflow() -> None:
     """Vectors under ANCE's LayerNorm head have inner products of several hundred."""
-    loss, scores_BL = ours(([[900.0, -900.0]], [[0, 1]], [[1]]), None, 10)
+    loss, scores_BL = loss_of(([[900.0, -900.0]], [[0, 1]], [[1]]), None, 10)
     assert loss.item() == pytest.approx(1800)
     loss.backward()
     assert scores_BL.grad is not None and scores_BL.grad[0, :2].tolist() == [1.0, -1.0]

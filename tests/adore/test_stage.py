@@ -92,7 +92,7 @@ def test_killed_and_resumed_equals_undisturbed(
     remove_finished()
     real = work.make_step
 
-    def mortal(*arguments: Any) -> Steps[int]:
+    def make_fatal_step(*arguments: Any) -> Steps[int]:
         backward = real(*arguments)
 
         def step(number: int) -> Figures:
@@ -103,7 +103,7 @@ def test_killed_and_resumed_equals_undisturbed(
         return Steps.undrawn(step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "make_step", mortal)
+        patch.setattr(work, "make_step", make_fatal_step)
         with pytest.raises(Killed):
             run(name, f"{name}{harmed}/killed")
     assert not any((project / f"{name}{harmed}" / "killed" / out).exists() for out in OUTS)
@@ -192,11 +192,11 @@ def test_copies_of_positives_reach_the_lists(
     assert {0, twin} <= set(read.known.of(0).tolist()) and 0 not in read.positives.of(0)
     real, seen = getattr(step_module, function), list[list[int]]()
 
-    def spied(*arguments: Any) -> Any:
+    def record_positives(*arguments: Any) -> Any:
         seen.extend(own.tolist() for own in arguments[3 if function == "complete_lists" else 1])
         return real(*arguments)
 
-    monkeypatch.setattr(step_module, function, spied)
+    monkeypatch.setattr(step_module, function, record_positives)
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # another test's, which has no step left to do
     run(name, f"copied/{name}")
     assert read.known.of(0).tolist() in seen
@@ -207,11 +207,11 @@ def test_grades_of_judgments_reach_the_loss(project: Path, run: Callable[[str, s
     table = pq.read_table(qrels)
     graded = table.set_column(table.schema.get_field_index("grade"), table.schema.field("grade"), pa.array([3] * len(table), pa.int32()))
 
-    def spied(queries: Any, lists: Any, corpus: Any, grades: Any, params: Any) -> Any:
+    def record_grades(queries: Any, lists: Any, corpus: Any, grades: Any, params: Any) -> Any:
         seen.extend([int(lists.grades.max()), int(grades.max())])
         return real(queries, lists, corpus, grades, params)
 
-    monkeypatch.setattr(step_module, "list_loss", spied)
+    monkeypatch.setattr(step_module, "list_loss", record_grades)
     try:
         write_table(qrels, table.schema, [graded])
         run("ndcg", "graded")

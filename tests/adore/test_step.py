@@ -89,7 +89,7 @@ QUERIES = tokens_of([4, 9, 3, 5, 7, 6], 1)
 CPU = Compute(torch.device("cpu"), torch.float32)
 
 
-def adore(**values: Any) -> Adore:
+def adore_params(**values: Any) -> Adore:
     kind = {"depth": 3, "batch_queries": 4, "negatives": "none", "loss": "ranknet", "seed": 8}
     return Adore.model_validate({"round": "r"} | kind | values)
 
@@ -122,7 +122,7 @@ def tower(tiny_encoder: Path) -> Encoder:
     return load_towers(tiny_encoder, Shape(pooling="mean", similarity="dot")).document.train()
 
 
-def plain_vectors(tower: Encoder) -> np.ndarray:
+def reference_vectors(tower: Encoder) -> np.ndarray:
     """Of each query alone, without dropout."""
     tower.eval()
     with torch.no_grad():
@@ -135,7 +135,7 @@ def plain_vectors(tower: Encoder) -> np.ndarray:
 def corpus_of(tower: Encoder) -> tuple[module.Corpus, list[list[int]]]:
     """Five documents of one or two passages, and which of them each query finds, best first."""
     owners = np.array([0, 1, 1, 2, 3, 3, 4], dtype=np.int32)
-    vectors, queries = np.random.default_rng(1).normal(size=(len(owners), tower.width)).astype(np.float32), plain_vectors(tower)
+    vectors, queries = np.random.default_rng(1).normal(size=(len(owners), tower.width)).astype(np.float32), reference_vectors(tower)
     middle = queries.mean(0)
     vectors -= np.outer(vectors @ middle, middle) / (middle @ middle)  # what sets queries apart
     lists = []
@@ -153,7 +153,7 @@ def test_refreshed_lists_are_those_of_each_query_by_the_tower_without_dropout(
     monkeypatch.setattr(module, "QUERY_BLOCK", block)
     corpus, expected = corpus_of(tower)
     assert len({len(documents) for documents in expected}) > 1
-    data, params = data_of(GRADED), adore(lists="refreshed", refresh=5, steps=7)
+    data, params = data_of(GRADED), adore_params(lists="refreshed", refresh=5, steps=7)
     lists = Unretrieved(tower, QUERIES, data, corpus, params, tmp_path, CPU)
     for step in range(7):
         batch = batch_of(data, params, step)
@@ -167,7 +167,8 @@ def test_other_lists_are_empty_drawn_by_the_step_or_given(tower: Encoder, tmp_pa
 
     def lists(step: int, kind: str, **values: Any) -> list[list[int]]:
         return [
-            own.tolist() for own in Unretrieved(tower, QUERIES, data, corpus, adore(lists=kind, **values), tmp_path, CPU).of(step, batch)
+            own.tolist()
+            for own in Unretrieved(tower, QUERIES, data, corpus, adore_params(lists=kind, **values), tmp_path, CPU).of(step, batch)
         ]
 
     assert lists(3, "retrieved") == []
@@ -176,7 +177,7 @@ def test_other_lists_are_empty_drawn_by_the_step_or_given(tower: Encoder, tmp_pa
 
 
 def test_a_drawn_step_has_the_positives_and_grades_of_its_queries() -> None:
-    data, params = data_of(GRADED), adore(lists="retrieved")
+    data, params = data_of(GRADED), adore_params(lists="retrieved")
     data = Data(data.queries, data.positives, None, 5, data_of({q: query_grades | {1: 1} for q, query_grades in GRADED.items()}).positives)
     for step in range(4):
         drawn = draw(data, params, step)
@@ -204,7 +205,7 @@ def test_the_loss_of_lists_is_that_of_a_plain_loop(metric: str, cut: int | None)
     rows, grades, ideal = np.array([[3, 0, 6, 2], [5, 1, 4, -1]]), np.array([[0, 2, 0, 1], [1, 0, 0, 0]]), np.array([[2, 1, 3], [1, 0, 0]])
     kind = {"loss": "ranknet"} if metric == "ranknet" else {"loss": "lambda", "metric": metric, "cut": cut}
     corpus: Any = SimpleNamespace(documents=Documents(vectors))
-    params = adore(temperature=0.5, **kind)
+    params = adore_params(temperature=0.5, **kind)
     loss = list_loss(torch.from_numpy(queries), Lists(rows, grades), corpus, ideal, params)
     last, total = cut or 3, 0.0
 
@@ -230,7 +231,7 @@ def test_a_step_is_drawn_by_its_number_and_measured_where_it_is_plotted(
     lists: str, plotted: bool, tower: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lists that are not retrieved need a search only for their metrics."""
-    (corpus, _), data, params = corpus_of(tower.eval()), data_of(GRADED), adore(lists=lists, missing="ltre", batch_tokens=600)
+    (corpus, _), data, params = corpus_of(tower.eval()), data_of(GRADED), adore_params(lists=lists, missing="ltre", batch_tokens=600)
     searched, calls, real = list[int](), list[Any](), module.cached_backward
     monkeypatch.setattr(
         Found, "search", lambda self, queries, depth, search=Found.search: searched.append(1) or search(self, queries, depth)
@@ -245,7 +246,7 @@ def test_a_step_is_drawn_by_its_number_and_measured_where_it_is_plotted(
     ((side,), _, budget, compute, key, unpadded) = calls[0]
     assert (side.tower, side.tokens, side.rows.tolist()) == (tower, QUERIES, batch_of(data, params, 2).tolist())
     assert (budget, compute, key, unpadded) == (600, CPU, (8, 3, 2), {})
-    make_step(tower, QUERIES, data, corpus, adore(lists=lists), lambda _: False, tmp_path, CPU)(0)
+    make_step(tower, QUERIES, data, corpus, adore_params(lists=lists), lambda _: False, tmp_path, CPU)(0)
     assert calls[1][2] == best_training_tokens([tower], CPU.device, CPU.dtype)
 
 
@@ -253,7 +254,7 @@ def test_the_positive_that_takes_the_last_rank_is_drawn_by_the_step(
     tower: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LTRe, where no positive of a query was retrieved: query 1 finds none of its three."""
-    (corpus, _), params, seen = corpus_of(tower.eval()), adore(lists="retrieved", missing="ltre", batch_queries=1), set[int]()
+    (corpus, _), params, seen = corpus_of(tower.eval()), adore_params(lists="retrieved", missing="ltre", batch_queries=1), set[int]()
     monkeypatch.setattr(module.Corpus, "top_rows", lambda *_: np.array([[2, 3, -1]]))  # documents 1 and 2
     loss_lists, real = list[Lists](), module.list_loss
     monkeypatch.setattr(module, "list_loss", lambda queries, lists, *rest: loss_lists.append(lists) or real(queries, lists, *rest))

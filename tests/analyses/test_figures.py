@@ -34,7 +34,7 @@ def all_vectors(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([np.array(block) for _, block in embeddings.blocks()]), np.asarray(embeddings.owners())
 
 
-def best(vectors: np.ndarray, owners: np.ndarray, query: np.ndarray, doc: int) -> float:
+def best_score(vectors: np.ndarray, owners: np.ndarray, query: np.ndarray, doc: int) -> float:
     return max(float(query @ vector) for vector, owner in zip(vectors, owners, strict=True) if owner == doc)
 
 
@@ -56,7 +56,7 @@ def test_document_scores_are_those_of_the_best_passage(embeddings: Embeddings, m
     assert docs.tolist() == list(range(300)), "each once"
     vectors, owners = all_vectors(embeddings)
     for query, doc in itertools.product(range(3), range(0, 300, 17)):
-        assert scores[query, doc] == pytest.approx(best(vectors, owners, queries[query], doc), abs=1e-5)
+        assert scores[query, doc] == pytest.approx(best_score(vectors, owners, queries[query], doc), abs=1e-5)
 
 
 def test_pairwise_errors_are_those_of_a_plain_loop(embeddings: Embeddings) -> None:
@@ -67,8 +67,8 @@ def test_pairwise_errors_are_those_of_a_plain_loop(embeddings: Embeddings) -> No
     vectors, owners = all_vectors(embeddings)
     expected = []
     for q, doc in zip(query, document, strict=True):
-        own = best(vectors, owners, queries[q], doc)
-        others = [best(vectors, owners, queries[q], other) for other in range(300) if other not in relevant[int(q)]]
+        own = best_score(vectors, owners, queries[q], doc)
+        others = [best_score(vectors, owners, queries[q], other) for other in range(300) if other not in relevant[int(q)]]
         expected.append(sum(score > own + 1e-4 for score in others))  # the copy of document 3 is no error
     errors = errors_of(queries, embeddings, query, document)
     assert errors.tolist() == expected
@@ -112,7 +112,7 @@ def test_rows_best_passages_and_means(embeddings: Embeddings) -> None:
     assert mean_vector(embeddings) == pytest.approx(vectors.astype(np.float64).mean(0))
     queries, docs = np.random.default_rng(4).normal(size=(5, 8)).astype(np.float32), np.array([299, 0, 3, 100, 50])
     for passage, query, doc in zip(best_rows(embeddings, queries, docs), queries, docs, strict=True):
-        assert float(query @ passage) == pytest.approx(best(vectors, owners, query, int(doc)), abs=1e-5)
+        assert float(query @ passage) == pytest.approx(best_score(vectors, owners, query, int(doc)), abs=1e-5)
 
 
 def test_maps_are_the_same_twice_and_keep_clusters_apart() -> None:

@@ -80,22 +80,23 @@ FOOTER = "</mediawiki>\n"
 WHOLE = (HEADER + "".join(BODY) + FOOTER).encode()
 
 
-def multistream() -> bytes:
+def multistream_dump() -> bytes:
     parts = [HEADER, *("".join(BODY[n : n + 5]) for n in range(0, len(BODY), 5)), FOOTER]
     return b"".join(bz2.compress(part.encode()) for part in parts)
 
 
-def pbzip2() -> bytes:
+def pbzip2_dump() -> bytes:
     """Streams that end anywhere, even inside a word."""
     return b"".join(bz2.compress(WHOLE[start : start + 700]) for start in range(0, len(WHOLE), 700))
 
 
 FORMS: dict[str, Callable[[], bytes]] = {
-    "plain.xml.bz2": lambda: bz2.compress(WHOLE), "multi.xml.bz2": multistream, "pbzip2.xml.bz2": pbzip2, "pages.xml": lambda: WHOLE,
+    "plain.xml.bz2": lambda: bz2.compress(WHOLE), "multi.xml.bz2": multistream_dump,
+    "pbzip2.xml.bz2": pbzip2_dump, "pages.xml": lambda: WHOLE,
 }  # fmt: skip
 
 
-def of(spec: str, processes: int = 1) -> Cleaned:
+def extract_all(spec: str, processes: int = 1) -> Cleaned:
     cleaned = Cleaned()
     parsed = parse_articles(spec)
     for part in extract(parsed, article_files(parsed), PARAMS, processes):
@@ -108,7 +109,7 @@ def of(spec: str, processes: int = 1) -> Cleaned:
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_gives_the_same_articles(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(FORMS[name]())
-    cleaned = of(f"dump:{tmp_path / name}")
+    cleaned = extract_all(f"dump:{tmp_path / name}")
     assert [article.title for article in cleaned.articles] == ["Ada Lovelace", *(f"Number {n}" for n in range(1, 30))]
     assert cleaned.articles[0].id == "1"
     assert cleaned.dropped == {"redirects": 1, "disambiguations": 1, "lists": 1, "other namespaces": 1, "stubs": 1}
@@ -117,13 +118,13 @@ def test_every_form_gives_the_same_articles(name: str, tmp_path: Path) -> None:
 
 
 def test_processes_change_nothing(tmp_path: Path) -> None:
-    (tmp_path / "multi.xml.bz2").write_bytes(multistream())
-    assert of(f"dump:{tmp_path}", 2) == of(f"dump:{tmp_path}", 1)
+    (tmp_path / "multi.xml.bz2").write_bytes(multistream_dump())
+    assert extract_all(f"dump:{tmp_path}", 2) == extract_all(f"dump:{tmp_path}", 1)
 
 
 def test_multistream_is_cut_where_streams_begin(tmp_path: Path) -> None:
     path = tmp_path / "multi.xml.bz2"
-    path.write_bytes(multistream())
+    path.write_bytes(multistream_dump())
     sizes = [sum(1 for _ in read_pages(piece)) for piece in split_dump(path)]
     assert sizes == [0, 5, 5, 5, 5, 5, 5, 5, 0]
 
@@ -144,9 +145,9 @@ def test_words_of_markup_are_kept() -> None:
 def test_lines_with_leftover_markup_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parser that stopped working is seen: what it leaves is taken out, but counted."""
     (tmp_path / "a.xml").write_bytes(WHOLE)
-    assert of(f"dump:{tmp_path}").lines == {"kept": 34, "with markup": 1}
+    assert extract_all(f"dump:{tmp_path}").lines == {"kept": 34, "with markup": 1}
     monkeypatch.setattr("tasks.articles.markup._link", str)
-    assert of(f"dump:{tmp_path}").lines["with markup"] > 30
+    assert extract_all(f"dump:{tmp_path}").lines["with markup"] > 30
 
 
 def test_parameters_keep_what_they_say(tmp_path: Path) -> None:
@@ -171,8 +172,8 @@ def test_plain_sources(tmp_path: Path) -> None:
     (tmp_path / "json" / "AA" / "wiki_01.gz").write_bytes(gzip.compress(lines.encode()))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "part.parquet")
     texts = [f"Text number {n} is here, with ten words or more of them." for n in (1, 2)]
-    assert [article.text for article in of(f"parquet:{tmp_path}").articles] == texts
-    cleaned = of(f"jsonl:{tmp_path / 'json'}")
+    assert [article.text for article in extract_all(f"parquet:{tmp_path}").articles] == texts
+    cleaned = extract_all(f"jsonl:{tmp_path / 'json'}")
     assert [article.text for article in cleaned.articles] == texts * 2
     assert cleaned.dropped == {"disambiguations": 2}
 
@@ -249,22 +250,22 @@ def test_a_history_is_refused_by_its_name_and_by_its_pages(tmp_path: Path) -> No
     history = page(1, "Ada", 0, ARTICLE).replace("<revision>", "<revision><text>An older text.</text></revision><revision>")
     (tmp_path / "a.xml").write_text(HEADER + history + FOOTER)
     with pytest.raises(UserError, match=r"a\.xml: page 'Ada' has 2 revisions, expected one"):
-        of(f"dump:{tmp_path / 'a.xml'}")
+        extract_all(f"dump:{tmp_path / 'a.xml'}")
 
 
 def test_corrupt_stream_header_is_reported_with_its_place(tmp_path: Path) -> None:
-    multi = multistream()
+    multi = multistream_dump()
     path = tmp_path / "multi.xml.bz2"
     starts = [match.start() for match in re.finditer(rb"BZh91AY&SY", multi)]
     for start in starts[1:]:
         for damage in (b"\0" * 10, b"XZh91AY&SY", b"BZh91AX&SY"):
             path.write_bytes(multi[:start] + damage + multi[start + 10 :])
             with pytest.raises(UserError, match=rf"the bz2 stream at byte {start} is corrupt"):
-                of(f"dump:{path}")
+                extract_all(f"dump:{path}")
     path.write_bytes(multi)
-    cleaned = of(f"dump:{path}")
+    cleaned = extract_all(f"dump:{path}")
     path.write_bytes(multi[: starts[3]] + bz2.compress(b"") + multi[starts[3] :])  # an empty stream is no damage
-    assert of(f"dump:{path}") == cleaned
+    assert extract_all(f"dump:{path}") == cleaned
 
 
 def test_unreadable_parquet_is_reported(tmp_path: Path) -> None:
@@ -274,13 +275,13 @@ def test_unreadable_parquet_is_reported(tmp_path: Path) -> None:
     for table in (pa.table({**rows, "text": [["a list"]] * 40}), pa.table({"id": ["1"], "title": ["t"], "text": half})):
         pq.write_table(table, path)
         with pytest.raises(UserError, match=r"part.parquet: cannot be read as Parquet of id, title, text"):
-            of(f"parquet:{path}")
+            extract_all(f"parquet:{path}")
     pq.write_table(pa.table(rows), path)
     content, refusals = path.read_bytes(), 0
     for place in range(4, len(content), 23):  # no checksum: some damage is read as other text, none of it is a traceback
         path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
         try:
-            of(f"parquet:{path}")
+            extract_all(f"parquet:{path}")
         except UserError as error:
             refusals += 1
             assert str(error).startswith(str(path))
@@ -288,7 +289,7 @@ def test_unreadable_parquet_is_reported(tmp_path: Path) -> None:
 
 
 def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
-    archive, multi = bz2.compress(WHOLE), multistream()
+    archive, multi = bz2.compress(WHOLE), multistream_dump()
     starts = [match.start() for match in re.finditer(rb"BZh91AY&SY", multi)]
     cases = {
         "cut.xml.bz2": (archive[:-100], f"truncated at byte {len(archive) - 100}: the bz2 stream that begins at byte 0 has no end"),
@@ -307,7 +308,7 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
     for name, (content, line) in cases.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=re.escape(line)) as refusal:
-            of(f"dump:{tmp_path / name}")
+            extract_all(f"dump:{tmp_path / name}")
         assert str(refusal.value).startswith(str(tmp_path / name)), name
     for text, line in (
         ('{"id": 1}\n', r"a.jsonl:2: found '\{\"id\": 1\}"),
@@ -317,7 +318,7 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
     ):
         (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + text)
         with pytest.raises(UserError, match=line):
-            of(f"jsonl:{tmp_path / 'a.jsonl'}")
+            extract_all(f"jsonl:{tmp_path / 'a.jsonl'}")
     for spec, line in (
         ("dump:", "expected dump:PATH"),
         ("zim:x", "unknown kind 'zim'"),
@@ -325,7 +326,7 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
         ("dump:nowhere", "not found"),
     ):
         with pytest.raises(UserError, match=line):
-            of(spec)
+            extract_all(spec)
 
 
 def test_corrupt_source_leaves_no_partial_output(tmp_path: Path) -> None:
@@ -342,7 +343,7 @@ def test_corrupt_source_leaves_no_partial_output(tmp_path: Path) -> None:
 
 def test_streams_do_not_make_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump of a quarter of a million streams must not give as many row groups, each with its footer."""
-    (tmp_path / "multi.xml.bz2").write_bytes(multistream())
+    (tmp_path / "multi.xml.bz2").write_bytes(multistream_dump())
     (tmp_path / "params.yaml").write_text('articles: {source: "dump:multi.xml.bz2", least_words: 5}\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["articles", "--out", "out"])
@@ -361,7 +362,7 @@ def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
     """Counts against regular expressions over the raw XML; no residue of markup in 2.7 million characters."""
     [path] = (shared_data / "enwiki-sample").glob("*.bz2")
     raw = bz2.decompress(path.read_bytes()).decode()
-    cleaned = of(f"dump:{path}", 2)
+    cleaned = extract_all(f"dump:{path}", 2)
     assert len(cleaned.articles) + sum(cleaned.dropped.values()) == raw.count("<page>") == 206
     pages = [xml for xml in re.findall(r"<page>.*?</page>", raw, re.DOTALL) if "<ns>0</ns>" in xml]
     assert cleaned.dropped["other namespaces"] == 206 - len(pages)
@@ -374,14 +375,14 @@ def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
 
 
 def test_a_page_that_cannot_be_parsed_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(markup: str) -> tuple[str, int]:
+    def fail_on_lovelace(markup: str) -> tuple[str, int]:
         if "Lovelace" in markup:
             raise RecursionError
         return plain_text(markup)
 
-    monkeypatch.setattr("tasks.articles.extract.plain_text", fails)
+    monkeypatch.setattr("tasks.articles.extract.plain_text", fail_on_lovelace)
     (tmp_path / "a.xml").write_bytes(WHOLE)
-    cleaned = of(f"dump:{tmp_path}")
+    cleaned = extract_all(f"dump:{tmp_path}")
     assert cleaned.dropped["pages whose markup cannot be parsed"] == 1
     assert len(cleaned.articles) == 29
 

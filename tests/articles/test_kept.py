@@ -7,14 +7,14 @@ import pytest
 from tasks.articles import extract
 from tasks.articles.params import Articles
 from tasks.core.sources.wikipedia import article_files, parse_articles
-from tests.articles.test_dump import multistream
+from tests.articles.test_dump import multistream_dump
 
 PARAMS = Articles(least_words=5)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_kept_pieces_equal_those_made_at_once(processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pages.xml.bz2").write_bytes(multistream())
+    (tmp_path / "pages.xml.bz2").write_bytes(multistream_dump())
     spec = parse_articles(f"dump:{tmp_path / 'pages.xml.bz2'}")
     files, scratch = article_files(spec), tmp_path / "scratch"
     monkeypatch.setattr(extract, "STREAMS", 2)

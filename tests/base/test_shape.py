@@ -139,7 +139,7 @@ def test_a_missing_encoder_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "x" / "base").exists() and not (tmp_path / "x" / "tokenizer").exists()
 
 
-def another(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def make_encoder(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "params.yaml").write_text(f"encoders: {{other: {{source: '{source}', similarity: cosine}}}}\n")
     monkeypatch.chdir(folder)
     words = ["base", "--name", "other", "--encoder", "other", "--state", "other_state", "--tokenizer", "tokenizer"]
@@ -152,7 +152,7 @@ def test_one_more_encoder_shares_the_tokenizer(tiny_encoder: Path, tmp_path: Pat
     shutil.copytree(tiny_encoder, tmp_path / "source")
     run(tmp_path, tiny_encoder, monkeypatch)
     tokenizer = folder_digest(tmp_path / "tokenizer")
-    encoder = another(tmp_path, tmp_path / "source", monkeypatch)
+    encoder = make_encoder(tmp_path, tmp_path / "source", monkeypatch)
     assert read_shape(encoder).similarity == "cosine" and (tmp_path / "other_state/state.json").exists()
     assert folder_digest(tmp_path / "tokenizer") == tokenizer, "read, not written"
     described = load_tokenizer(tiny_encoder)
@@ -161,14 +161,14 @@ def test_one_more_encoder_shares_the_tokenizer(tiny_encoder: Path, tmp_path: Pat
     with pytest.raises(
         UserError, match=r"encoders.other.source: found a limit of 256 tokens, expected at least 512, the limit of encoder.source"
     ):
-        another(tmp_path, tmp_path / "source", monkeypatch)
+        make_encoder(tmp_path, tmp_path / "source", monkeypatch)
     described = json.loads((tmp_path / "source/tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = described["model"]["vocab"]
     vocabulary["house"], vocabulary["water"] = vocabulary["water"], vocabulary["house"]
     (tmp_path / "source/tokenizer.json").write_text(json.dumps(described), encoding="utf-8")
     (tmp_path / "source/vocab.txt").unlink(missing_ok=True)
     with pytest.raises(UserError, match=r"encoders.other.source: found another tokenizer, expected the one of encoder.source"):
-        another(tmp_path, tmp_path / "source", monkeypatch)
+        make_encoder(tmp_path, tmp_path / "source", monkeypatch)
 
 
 def tiny_towers(kind: str, longest: int = 512) -> Towers:

@@ -45,11 +45,11 @@ def test_only_positives_of_the_batchs_queries_are_looked_up(monkeypatch: pytest.
     judged = pa.table([[f"q{q}" for q in range(1000)], ["d1"] * 1000, [1] * 1000], schema=QRELS)
     sizes, real = list[int](), negatives._keys
 
-    def watched(query: pa.ChunkedArray, doc: pa.ChunkedArray) -> pa.ChunkedArray:
+    def record_size(query: pa.ChunkedArray, doc: pa.ChunkedArray) -> pa.ChunkedArray:
         sizes.append(len(query))
         return real(query, doc)
 
-    monkeypatch.setattr(negatives, "_keys", watched)
+    monkeypatch.setattr(negatives, "_keys", record_size)
     remaining = pa.concat_tables(without_positives(table.to_batches(max_chunksize=6), judged))
     assert remaining["doc"].to_pylist() == ["d2"] * 9 and remaining["rank"].to_pylist() == [1] * 9
     assert max(sizes) == 6

@@ -23,7 +23,7 @@ def run(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pieces, "QUERIES", 7)  # 40 training queries and 10 of each other split: ten pieces
 
-    def of(out: str, processes: int = 1) -> str:
+    def run_stage(out: str, processes: int = 1) -> str:
         arguments = [f"--{name}={out}/{name}" for name in OUTS]
         monkeypatch.setattr(sys, "argv", ["bm25", f"--corpus={tiny_corpus.records}", *arguments])
         module = import_module("tasks.bm25.__main__")
@@ -31,7 +31,7 @@ def run(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
         module.main()
         return folder_digest(tmp_path / out)
 
-    return of
+    return run_stage
 
 
 def test_processes_change_nothing(run: Any, tmp_path: Path) -> None:
@@ -47,18 +47,18 @@ def test_killed_and_resumed(kill_at: int, run: Any, tmp_path: Path, monkeypatch:
     remove_finished()
     searched, built, real = list[Path](), list[int](), (pieces.search_piece, import_module("tasks.bm25.__main__").build)
 
-    def dies(piece: pieces.Piece, index: Path, depth: int) -> int:
+    def die_at_piece(piece: pieces.Piece, index: Path, depth: int) -> int:
         if len(searched) == kill_at - 1:
             raise KeyboardInterrupt
         searched.append(piece.path)
         return real[0](piece, index, depth)
 
-    def counted(*arguments: Any) -> Any:
+    def count_builds(*arguments: Any) -> Any:
         built.append(1)
         return real[1](*arguments)
 
-    monkeypatch.setattr("tasks.bm25.__main__.build", counted)
-    monkeypatch.setattr(pieces, "search_piece", dies)
+    monkeypatch.setattr("tasks.bm25.__main__.build", count_builds)
+    monkeypatch.setattr(pieces, "search_piece", die_at_piece)
     with pytest.raises(KeyboardInterrupt):
         run("b")
     assert not (tmp_path / "b" / "negatives").exists()

@@ -26,7 +26,7 @@ def batches(corpus: Any) -> Iterator[Batch]:
         yield list(ids), [""] * 12 if start == 36 else list(texts)
 
 
-def written(out: Path, tokenizer: Path, parts: Any) -> str:
+def write_and_digest(out: Path, tokenizer: Path, parts: Any) -> str:
     out.mkdir()
     stats = write_parts(out, parts, load_tokenizer(tokenizer), digest="d", params=PARAMS, total=60)
     assert stats["articles"] == 60 and stats["chunks"] > 60
@@ -39,18 +39,18 @@ def test_any_number_of_processes_gives_the_bytes_of_one(
     (tmp_path / "whole").mkdir()
     write_chunks(tmp_path / "whole", batches(tiny_corpus), load_tokenizer(tiny_encoder), "d", PARAMS, 60)
     expected, job = folder_digest(tmp_path / "whole"), Job(tiny_encoder, PARAMS)
-    assert written(tmp_path / "one", tiny_encoder, chunked(job, batches(tiny_corpus), 1, None)) == expected
+    assert write_and_digest(tmp_path / "one", tiny_encoder, chunked(job, batches(tiny_corpus), 1, None)) == expected
     monkeypatch.setattr(pieces, "ALONE", 1)
     known = known_of(load_tokenizer(tiny_encoder), tiny_encoder)
     assert known
-    assert written(tmp_path / "two", tiny_encoder, chunked(job._replace(known=known), batches(tiny_corpus), 2, None)) == expected
+    assert write_and_digest(tmp_path / "two", tiny_encoder, chunked(job._replace(known=known), batches(tiny_corpus), 2, None)) == expected
     scratch = tmp_path / "scratch"
-    assert written(tmp_path / "kept", tiny_encoder, chunked(job, batches(tiny_corpus), 2, scratch)) == expected
+    assert write_and_digest(tmp_path / "kept", tiny_encoder, chunked(job, batches(tiny_corpus), 2, scratch)) == expected
     (scratch / "000001").write_bytes((scratch / "000001").read_bytes()[:-1])
     (scratch / "000004.sha256").unlink()
     first_ids, real = list[str](), pieces.chunk_batch
     monkeypatch.setattr(pieces, "chunk_batch", lambda job, batch: first_ids.append(batch[0][0]) or real(job, batch))
-    assert written(tmp_path / "again", tiny_encoder, chunked(job, batches(tiny_corpus), 1, scratch)) == expected
+    assert write_and_digest(tmp_path / "again", tiny_encoder, chunked(job, batches(tiny_corpus), 1, scratch)) == expected
     assert first_ids == [ids[0] for number, (ids, _) in enumerate(batches(tiny_corpus)) if number in (1, 4)]
 
 

@@ -67,7 +67,7 @@ LINES = ["The bacteria of the lake were found late. They were not known before!"
 
 
 @pytest.fixture(scope="module")
-def roberta() -> Any:
+def roberta_tokenizer() -> Any:
     """A byte-level BPE with RoBERTa's special tokens and no space before a text, trained on a few lines."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -78,16 +78,20 @@ def roberta() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=bpe, cls_token="<s>", sep_token="</s>", **dict(zip(names, special, strict=True)))
 
 
-def test_byte_level_sentences_have_the_tokens_of_the_running_text(tmp_path: Path, roberta: Any) -> None:
+def test_byte_level_sentences_have_the_tokens_of_the_running_text(tmp_path: Path, roberta_tokenizer: Any) -> None:
     """A sentence's first word has its space, so that it is a word of its own and no end of the word before."""
-    stats = write_chunks(tmp_path, [(["a"], ["\n".join(LINES)])], roberta, "digest", Chunk(length=512, least=3), 1)
+    stats = write_chunks(tmp_path, [(["a"], ["\n".join(LINES)])], roberta_tokenizer, "digest", Chunk(length=512, least=3), 1)
     assert stats["chunks"] == 1 and stats["sentences"] == 4
     chunks = open_chunks(tmp_path)
     row = chunks.row(0)
-    assert row.tolist()[1:-1] == roberta(" " + " ".join(LINES), add_special_tokens=False)["input_ids"]
+    assert row.tolist()[1:-1] == roberta_tokenizer(" " + " ".join(LINES), add_special_tokens=False)["input_ids"]
     bounds = chunks.sentences(0)
-    assert [roberta.decode(row[start:end]) for start, end in pairwise(bounds)] == [f" {s}" for line in LINES for s in sentences(line)]
-    words = [roberta.decode(row[start:end]).strip() for start, end in whole_words(row, read_vocabulary(roberta, "roberta"))]
+    assert [roberta_tokenizer.decode(row[start:end]) for start, end in pairwise(bounds)] == [
+        f" {s}" for line in LINES for s in sentences(line)
+    ]
+    words = [
+        roberta_tokenizer.decode(row[start:end]).strip() for start, end in whole_words(row, read_vocabulary(roberta_tokenizer, "roberta"))
+    ]
     assert [word for word in words if word.isalpha()] == ["bacteria", "lake", "found", "late", "known", "said", "lake", "cold"]
 
 

@@ -34,7 +34,7 @@ def encoder(rows: list[list[int]], counts: list[int], noise: Callable[[int], flo
     return encode
 
 
-def kept(folder: Path, rows: list[list[int]], cut: int, family: str = "f") -> ShardStore:
+def make_store(folder: Path, rows: list[list[int]], cut: int, family: str = "f") -> ShardStore:
     """A store with the rows before and after `cut`, as two shards, or one."""
     store = ShardStore(folder, 10**9)
     for name, first, end in (("1", 0, cut), ("2", cut, len(rows)))[: 1 + (cut < len(rows))]:
@@ -77,7 +77,7 @@ def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: st
         "delete": [*before[:50], *before[53:]],
         "shuffle": [before[n] for n in np.random.default_rng(2).permutation(ROWS)],
     }[change]
-    store, counts = kept(tmp_path, before, cut), list[int]()
+    store, counts = make_store(tmp_path, before, cut), list[int]()
     vectors, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, counts))
     np.testing.assert_array_equal(vectors, encoder(after, [])(np.arange(len(after))))
     assert counts == [encoded] == [PROBES + {"append": 3, "spread": 3, "change": 1}.get(change, 0)]
@@ -86,7 +86,7 @@ def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: st
 def test_the_whole_shard_is_encoded_if_results_depend_on_the_batch(tmp_path: Path) -> None:
     before = texts()
     after, counts = [*before, *texts(3, seed=1)], list[int]()
-    store = kept(tmp_path, before, 90)
+    store = make_store(tmp_path, before, 90)
     machine = encoder(after, counts, noise=lambda count: count * 1e-3)
     vectors, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, machine)
     np.testing.assert_array_equal(vectors, machine(np.arange(len(after))))
@@ -97,7 +97,7 @@ def test_the_whole_shard_is_encoded_if_results_depend_on_the_batch(tmp_path: Pat
 def test_a_corrupt_store_is_not_used(harm: str, tmp_path: Path) -> None:
     before = texts()
     after = [*before, *texts(3, seed=1)]
-    store = kept(tmp_path, before, 90, "g" if harm == "other family" else "f")
+    store = make_store(tmp_path, before, 90, "g" if harm == "other family" else "f")
     for file in tmp_path.glob("*.npy" if harm in ("vectors", "gone") else "*.rows"):
         content = bytearray(file.read_bytes())
         if harm == "gone":
@@ -118,7 +118,7 @@ def test_a_corrupt_store_is_not_used(harm: str, tmp_path: Path) -> None:
 def test_of_a_truncated_file_the_whole_digests_are_used(tmp_path: Path) -> None:
     before = texts()
     after, counts = [*before, *texts(3, seed=1)], list[int]()
-    store = kept(tmp_path, before, 90)
+    store = make_store(tmp_path, before, 90)
     for file in tmp_path.glob("*.rows"):
         file.write_bytes(file.read_bytes()[:-7])
     vectors, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, counts))
@@ -129,7 +129,7 @@ def test_of_a_truncated_file_the_whole_digests_are_used(tmp_path: Path) -> None:
 def test_a_shard_with_fewer_vectors_than_digests_is_not_used(tmp_path: Path) -> None:
     before = texts()
     after, counts = [*before, *texts(3, seed=1)], list[int]()
-    store = kept(tmp_path, before, 90)
+    store = make_store(tmp_path, before, 90)
     store.keep("f-2", encoder(before, [])(np.arange(90, ROWS - 1)), row_digests(corpus(before), 90, ROWS).tobytes())
     vectors, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, counts))
     np.testing.assert_array_equal(vectors, encoder(after, [])(np.arange(len(after))))
@@ -139,19 +139,19 @@ def test_a_shard_with_fewer_vectors_than_digests_is_not_used(tmp_path: Path) -> 
 def test_few_known_rows_are_encoded_without_a_check(tmp_path: Path) -> None:
     """Where results depend on the batch, they would be encoded twice."""
     before, counts = texts(PROBES), list[int]()
-    store, machine = kept(tmp_path, before, 10), encoder(before, counts, noise=lambda count: count * 1e-3)
+    store, machine = make_store(tmp_path, before, 10), encoder(before, counts, noise=lambda count: count * 1e-3)
     encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, machine)
     assert counts == [PROBES]
 
 
 def test_what_is_checked_is_spread_over_the_shard_from_the_first_row_to_the_last(tmp_path: Path) -> None:
     before, checked = texts(), list[int]()
-    store, machine = kept(tmp_path, before, 90), encoder(before, [])
+    store, machine = make_store(tmp_path, before, 90), encoder(before, [])
 
-    def heard(numbers: np.ndarray) -> np.ndarray:
+    def record_checked(numbers: np.ndarray) -> np.ndarray:
         checked.extend(numbers.tolist())
         return machine(numbers)
 
-    encode_touched(row_digests(corpus(before), 0, ROWS), known_rows(store, "f-"), store, heard)
+    encode_touched(row_digests(corpus(before), 0, ROWS), known_rows(store, "f-"), store, record_checked)
     assert (len(checked), checked[0], checked[-1]) == (PROBES, 0, ROWS - 1)
     assert set(np.diff(checked).tolist()) == {ROWS // PROBES, ROWS // PROBES + 1}

@@ -36,7 +36,7 @@ def names(count: int, prefix: str = "d") -> list[str]:
     return [hashlib.md5(f"{prefix}{n}".encode()).hexdigest()[:8] for n in range(count)]
 
 
-def ends(document: str, mean: int = MEAN) -> bool:
+def ends_shard(document: str, mean: int = MEAN) -> bool:
     return zlib.crc32(document.encode()) % mean == 0
 
 
@@ -46,7 +46,7 @@ def test_a_shard_ends_by_document_id_or_at_four_times_the_mean() -> None:
         if len(expected[-1]) == 4 * MEAN:
             expected.append([])
         expected[-1].append(document)
-        if ends(document):
+        if ends_shard(document):
             expected.append([])
     assert shards_of(names(3000)) == [tuple(part) for part in expected if part]
     assert max(map(len, expected)) == 4 * MEAN  # the cap did apply
@@ -86,7 +86,7 @@ def test_passages_stay_together_and_a_document_beyond_the_cap_is_its_own_shard()
     rows = dict(zip(names(800), passages, strict=True))
     for part in parts:
         assert sum(rows[document] for document in part) <= 4 * MEAN or len(part) == 1
-        assert not any(ends(document) for document in part[:-1])
+        assert not any(ends_shard(document) for document in part[:-1])
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -115,7 +115,7 @@ def vectors(value: int, rows: int = 100) -> np.ndarray:
     return np.full((rows, 10), value, dtype=np.float32)  # 4000 bytes
 
 
-def fetched(store: ShardStore, digest: str, folder: Path) -> np.ndarray | None:
+def fetch(store: ShardStore, digest: str, folder: Path) -> np.ndarray | None:
     (folder / "to").unlink(missing_ok=True)
     if not store.fetch(digest, folder / "to"):
         assert not (folder / "to").exists()
@@ -125,11 +125,11 @@ def fetched(store: ShardStore, digest: str, folder: Path) -> np.ndarray | None:
 
 def test_kept_shards_can_be_fetched(tmp_path: Path) -> None:
     store = ShardStore(tmp_path / "store", 10**6)
-    assert fetched(store, "a", tmp_path) is None
+    assert fetch(store, "a", tmp_path) is None
     store.keep("a", vectors(1))
     store.keep("a", vectors(1))
-    assert np.array_equal(fetched(store, "a", tmp_path), vectors(1))
-    assert np.array_equal(fetched(ShardStore(tmp_path / "store", 10**6), "a", tmp_path), vectors(1))
+    assert np.array_equal(fetch(store, "a", tmp_path), vectors(1))
+    assert np.array_equal(fetch(ShardStore(tmp_path / "store", 10**6), "a", tmp_path), vectors(1))
     assert sorted(file.name for file in (tmp_path / "store").iterdir()) == ["a.npy", "a.sha256"]
 
 
@@ -148,17 +148,17 @@ def test_a_corrupt_shard_is_not_used_and_can_be_kept_again(harm: str, tmp_path: 
         total.unlink()
     else:
         total.write_bytes(total.read_bytes()[:30] if harm == "half a sum" else b"\xff\xfe")
-    assert fetched(store, "a", tmp_path) is None
+    assert fetch(store, "a", tmp_path) is None
     store.keep("a", vectors(1))
-    assert np.array_equal(fetched(store, "a", tmp_path), vectors(1))
+    assert np.array_equal(fetch(store, "a", tmp_path), vectors(1))
 
 
-def aged(store: ShardStore, **days: int) -> None:
+def set_ages(store: ShardStore, **days: int) -> None:
     for digest, age in days.items():
         os.utime(store.folder / f"{digest}.npy", (10**9 - age * 86400,) * 2)
 
 
-def kept(store: ShardStore) -> set[str]:
+def stored_names(store: ShardStore) -> set[str]:
     assert {file.stem for file in store.folder.glob("*.npy")} == {file.stem for file in store.folder.glob("*.sha256")}
     return {file.stem for file in store.folder.glob("*.npy")}
 
@@ -167,13 +167,13 @@ def test_least_recently_used_shards_of_other_encodes_make_room(tmp_path: Path) -
     earlier = ShardStore(tmp_path / "store", 10**6)
     for digest in "abcd":
         earlier.keep(digest, vectors(1))
-    aged(earlier, a=1, b=4, c=3, d=2)
+    set_ages(earlier, a=1, b=4, c=3, d=2)
     store = ShardStore(tmp_path / "store", 17_000)  # four shards with their headers
     store.keep("e", vectors(2))
-    assert kept(store) == {"a", "c", "d", "e"}
-    assert fetched(store, "c", tmp_path) is not None  # used, so it is the newest
+    assert stored_names(store) == {"a", "c", "d", "e"}
+    assert fetch(store, "c", tmp_path) is not None  # used, so it is the newest
     store.keep("f", vectors(2))
-    assert kept(store) == {"a", "c", "e", "f"}
+    assert stored_names(store) == {"a", "c", "e", "f"}
     assert sum(file.stat().st_size for file in store.folder.glob("*.npy")) <= 17_000
 
 
@@ -183,14 +183,14 @@ def test_a_corpus_larger_than_the_store_keeps_its_first_shards(tmp_path: Path) -
     def encode_all(store: ShardStore) -> int:
         computed = 0
         for digest in order:
-            if fetched(store, digest, tmp_path) is None:
+            if fetch(store, digest, tmp_path) is None:
                 computed += 1
                 store.keep(digest, vectors(1))
         return computed
 
     ShardStore(tmp_path / "store", 10**6).keep("old", vectors(1))
     assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 12
-    assert kept(ShardStore(tmp_path / "store", 0)) == set(order[:5])
+    assert stored_names(ShardStore(tmp_path / "store", 0)) == set(order[:5])
     assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 7  # the same number remains every time
     assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 7
 
@@ -200,20 +200,20 @@ def test_a_store_without_room_keeps_nothing_new_and_removes_nothing(limit: int, 
     ShardStore(tmp_path / "store", 10**6).keep("small", vectors(1, rows=1))
     store = ShardStore(tmp_path / "store", limit)
     store.keep("a", vectors(1))
-    assert kept(store) == {"small"}
+    assert stored_names(store) == {"small"}
 
 
 def test_two_encodes_may_keep_the_same_shard_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, save = ShardStore(tmp_path / "store", 10**6), np.save
 
-    def meanwhile(handle: object, value: np.ndarray) -> None:
+    def save_while_another_keeps(handle: object, value: np.ndarray) -> None:
         save(handle, value)
         monkeypatch.setattr(np, "save", save)
         other.keep("a", vectors(1))  # removes the temporary file
 
-    monkeypatch.setattr(np, "save", meanwhile)
+    monkeypatch.setattr(np, "save", save_while_another_keeps)
     ShardStore(tmp_path / "store", 10**6).keep("a", vectors(1))
-    assert np.array_equal(fetched(other, "a", tmp_path), vectors(1))
+    assert np.array_equal(fetch(other, "a", tmp_path), vectors(1))
 
 
 def test_forget_removes_unused_shards_of_the_family_and_old_ones_of_others(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_forget_removes_unused_shards_of_the_family_and_old_ones_of_others(tmp_p
         store.keep(name, vectors(1), b"rows")
     os.utime(store.folder / "g-old.npy", (time.time() - 101,) * 2)
     later = ShardStore(tmp_path / "store", 10**6)
-    assert fetched(later, "f-used", tmp_path) is not None
+    assert fetch(later, "f-used", tmp_path) is not None
     later.forget("f", 100)
     assert sorted(file.name for file in store.folder.iterdir()) == [
         f"{name}.{suffix}" for name in ("f-used", "g-new") for suffix in ("npy", "rows", "sha256")
@@ -234,11 +234,11 @@ def test_the_store_is_listed_rarely_and_other_encodes_shards_count(tmp_path: Pat
     monkeypatch.setattr(shards, "LISTED", 8)
     listings, genuine = [0], Path.glob
 
-    def counted(folder: Path, pattern: str) -> Any:
+    def count_listings(folder: Path, pattern: str) -> Any:
         listings[0] += 1
         return genuine(folder, pattern)
 
-    monkeypatch.setattr(Path, "glob", counted)
+    monkeypatch.setattr(Path, "glob", count_listings)
     earlier = ShardStore(tmp_path / "store", 10**6)
     for n in range(16):
         earlier.keep(f"old{n:02}", vectors(1))
@@ -246,7 +246,7 @@ def test_the_store_is_listed_rarely_and_other_encodes_shards_count(tmp_path: Pat
     assert listings == [2]
     store, limit = ShardStore(tmp_path / "store", 16 * 4128), 16 * 4128
     store.keep("new0", vectors(2))  # takes the place of old00
-    assert fetched(ShardStore(tmp_path / "store", limit), "old01", tmp_path) is not None  # another encode uses the next oldest
+    assert fetch(ShardStore(tmp_path / "store", limit), "old01", tmp_path) is not None  # another encode uses the next oldest
     (tmp_path / "store" / "old02.npy").unlink()  # and removes one
     (tmp_path / "store" / "old02.sha256").unlink()
     store.keep("new1", vectors(2))

@@ -68,10 +68,10 @@ class Project:
     def __init__(self, folder: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.encoder, self.monkeypatch = folder, encoder, monkeypatch
         folder.mkdir()
-        self.params()
+        self.write_params()
         self.stage, self.worker = import_module("tasks.encode.__main__"), import_module("tasks.encode.vectors")
 
-    def params(self, dtype: str = "float32", precision: str = "fp32") -> None:
+    def write_params(self, dtype: str = "float32", precision: str = "fp32") -> None:
         (self.folder / "params.yaml").write_text(PARAMS.format(dtype=dtype, precision=precision))
 
     def argv(self) -> list[str]:
@@ -81,7 +81,7 @@ class Project:
         """The digest of the output, and how many shards were computed."""
         computed = []
 
-        def counted(*arguments: object, **more: object) -> object:
+        def record_size(*arguments: object, **more: object) -> object:
             computed.append(len(arguments[2]))
             return encode(*arguments, **more)
 
@@ -89,7 +89,7 @@ class Project:
             encode = self.worker.encode
             patch.chdir(self.folder)
             patch.setattr(sys, "argv", self.argv())
-            patch.setattr(self.worker, "encode", counted)
+            patch.setattr(self.worker, "encode", record_size)
             patch.setattr(self.stage, "boundaries", partial(boundaries, mean_rows=self.mean_rows))
             self.stage.main()
         self.rows = sum(computed)
@@ -113,17 +113,17 @@ def test_a_shard_is_saved_while_the_next_one_is_encoded(project: Callable[..., P
     starts, following = [Event() for _ in range(count)], iter(range(count))
     saved: list[int] = []
 
-    def encoded(*arguments: object, **more: object) -> object:
+    def encode_and_signal(*arguments: object, **more: object) -> object:
         starts[next(following)].set()
         return encode(*arguments, **more)
 
-    def kept(vectors: object, to: Path, piece: Piece, *arguments: object) -> None:
+    def save_after_next_start(vectors: object, to: Path, piece: Piece, *arguments: object) -> None:
         assert starts[min(piece.number + 1, count - 1)].wait(60)
         save(vectors, to, piece, *arguments)
         saved.append(piece.number)
 
-    monkeypatch.setattr(workspace.worker, "encode", encoded)
-    monkeypatch.setattr(workspace.stage, "_save", kept)
+    monkeypatch.setattr(workspace.worker, "encode", encode_and_signal)
+    monkeypatch.setattr(workspace.stage, "_save", save_after_next_start)
     shutil.rmtree(workspace.folder / ".retemper")
     assert workspace.run() == (expected, count)
     assert saved == list(range(count))
@@ -132,7 +132,7 @@ def test_a_shard_is_saved_while_the_next_one_is_encoded(project: Callable[..., P
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_row_has_the_vector_of_its_tokens(dtype: str, project: Callable[..., Project], tiny_encoder: Path) -> None:
     workspace = project("p")
-    workspace.params(dtype)
+    workspace.write_params(dtype)
     computed = workspace.run()[1]
     stored = open_embeddings(workspace.folder / "out")
     rows = [row for passages in corpus().values() for row in passages]
@@ -156,7 +156,7 @@ def test_int8_where_the_cpu_multiplies_it_else_as_bf16(
 ) -> None:
     workspace = project("p")
     exact, vectors = workspace.run()[0], np.load(workspace.folder / "out/00000.npy")
-    workspace.params(precision="int8")
+    workspace.write_params(precision="int8")
     with monkeypatch.context() as patch:
         patch.setattr(workspace.worker, "quantized_layers", lambda *_: None)
         patch.setattr(workspace.worker, "compute_dtype", lambda *_: torch.float32)
@@ -193,8 +193,8 @@ def test_a_killed_encode_resumes_and_equals_an_undisturbed_one(precision: Precis
     if compute_dtype(torch.device("cpu"), precision) != {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]:
         pytest.skip("this CPU has no bfloat16")
     undisturbed, killed = project("undisturbed"), project("killed")
-    undisturbed.params(precision=precision)
-    killed.params(precision=precision)
+    undisturbed.write_params(precision=precision)
+    killed.write_params(precision=precision)
     expected, total = undisturbed.run()
     command = [sys.executable, "-c", KILLED, str(MEAN_ROWS), *killed.argv()[1:]]
     result = subprocess.run(command, cwd=killed.folder, capture_output=True, text=True, check=False)
@@ -236,7 +236,7 @@ def test_a_corrupt_shard_in_the_store_is_recomputed(project: Callable[..., Proje
     assert total > 1
 
 
-def changed(documents: Corpus, change: str) -> Corpus:
+def change_corpus(documents: Corpus, change: str) -> Corpus:
     names = list(documents)
     if change == "append":
         return {**documents, "new-1": [[2000, 3000]], "new-2": [[4000], [5000, 6000]]}
@@ -251,9 +251,9 @@ def changed(documents: Corpus, change: str) -> Corpus:
 def test_a_changed_corpus_encodes_only_touched_shards(change: str, project: Callable[..., Project]) -> None:
     workspace = project("grown")
     _, before = workspace.run()
-    write_corpus(workspace.folder / "tokens", changed(corpus(), change))
+    write_corpus(workspace.folder / "tokens", change_corpus(corpus(), change))
     grown, computed = workspace.run()
-    fresh, total = project("fresh", changed(corpus(), change)).run()
+    fresh, total = project("fresh", change_corpus(corpus(), change)).run()
     assert grown == fresh
     assert total >= before > 8 and 1 <= computed <= 3
 
@@ -287,15 +287,15 @@ def test_a_deleted_document_leaves_no_trace(project: Callable[..., Project]) -> 
     digests = [hashlib.blake2b(np.array(row, dtype=np.uint16).tobytes(), digest_size=16).digest() for row in documents[gone]]
     needles = [*(vector.tobytes() for vector in vectors), *digests]
 
-    def traces(folder: Path) -> int:
+    def count_traces(folder: Path) -> int:
         contents = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
         return sum(part in content for part in needles for content in contents)
 
-    assert traces(store) == 2 * len(vectors) > 0
-    assert traces(workspace.folder / "out") == len(vectors)
+    assert count_traces(store) == 2 * len(vectors) > 0
+    assert count_traces(workspace.folder / "out") == len(vectors)
     write_corpus(workspace.folder / "tokens", {name: rows for name, rows in documents.items() if name != gone})
     workspace.run()
-    assert traces(workspace.folder) == 0 and gone not in open_embeddings(workspace.folder / "out").ids().to_pylist()
+    assert count_traces(workspace.folder) == 0 and gone not in open_embeddings(workspace.folder / "out").ids().to_pylist()
     stems = {file.stem for file in store.glob("*.npy")}
     assert len(stems) == len(open_embeddings(workspace.folder / "out").manifest.shards)
     assert {file.stem for file in store.glob("*.rows")} == stems == {file.stem for file in store.glob("*.sha256")}
@@ -342,7 +342,7 @@ def test_changes_that_alter_vectors_reuse_no_shard(
         (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + "\n")
         workspace.encoder = tmp_path / "other"
     elif change == "dtype":
-        workspace.params("float16")
+        workspace.write_params("float16")
     elif change == "code":
         monkeypatch.setattr(workspace.stage, "code_digest", lambda *_: "of other code")
     else:
@@ -359,7 +359,7 @@ def test_non_finite_vectors_are_refused(
     name = next(key for key in weights if key.endswith("layer.1.output.LayerNorm.beta"))
     save_file({**weights, name: torch.full_like(weights[name], value)}, tmp_path / "other" / "model.safetensors", {"format": "pt"})
     workspace = project("p", encoder=tmp_path / "other")
-    workspace.params(dtype)
+    workspace.write_params(dtype)
     with pytest.raises(UserError, match=rf"other: document doc-0 \(row 0 of shard 0\) gives NaN or infinity as {dtype}"):
         workspace.run()
     assert not (workspace.folder / "out").exists() and not list((workspace.folder / ".retemper").rglob("*.npy"))

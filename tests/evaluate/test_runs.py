@@ -116,7 +116,7 @@ def test_a_byte_order_mark_is_not_part_of_an_id(tmp_path: Path) -> None:
     assert read_trec_qrels(tmp_path / "qrels") == {"q": {"d": 1}}
 
 
-def stage(folder: Path, relevance: str = "1") -> subprocess.CompletedProcess[str]:
+def run_stage(folder: Path, relevance: str = "1") -> subprocess.CompletedProcess[str]:
     (folder / "params.yaml").write_text(f"evaluate: {{measures: [RR@10, AP], relevance: {relevance}}}\n")
     freeze_parameters(folder)
     paths = ["--runs", "runs/bm25", "--corpus", ".", "--values", "values/bm25", "--metrics", "metrics/bm25.json"]
@@ -129,7 +129,7 @@ def write(path: Path, rows: list[tuple[object, ...]], schema: pa.Schema) -> None
     pq.write_table(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), path)
 
 
-def run(folder: Path, split: str, rows: list[tuple[str, str, int, float]]) -> None:
+def write_bm25_run(folder: Path, split: str, rows: list[tuple[str, str, int, float]]) -> None:
     table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
     write_run(folder / "runs" / "bm25" / f"{split}.trec", table.to_batches(), "bm25")
 
@@ -137,8 +137,8 @@ def run(folder: Path, split: str, rows: list[tuple[str, str, int, float]]) -> No
 def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q1", "a", 1), ("q2", "a", 2), ("q3", "b", 0), ("q4", "b", 1)], QRELS)
-    run(tmp_path, "test", [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), ("q3", "b", 1, 1.0)])
-    result = stage(tmp_path)
+    write_bm25_run(tmp_path, "test", [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), ("q3", "b", 1, 1.0)])
+    result = run_stage(tmp_path)
     assert result.returncode == 0, result.stderr
     assert "dev has no judged queries" in result.stdout
     metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
@@ -153,22 +153,22 @@ def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
 
 def test_stage_refuses_in_one_line(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "test.parquet", [("q3", "b", 0)], QRELS)
-    result = stage(tmp_path)
+    result = run_stage(tmp_path)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert "found no relevant document" in result.stderr
     assert not (tmp_path / "values" / "bm25").exists()
     write(tmp_path / "qrels" / "test.parquet", [("q3", "b", 1)], QRELS)
-    result = stage(tmp_path)
+    result = run_stage(tmp_path)
     assert (result.returncode, result.stderr) == (2, "retemper: runs/bm25/test.trec: not found; run the stage that makes it\n")
 
 
 def test_each_split_has_its_own_lowest_relevant_grade(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [("q1", "a", 1)], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q2", "a", 1), ("q2", "b", 3), ("q3", "a", 1)], QRELS)
-    run(tmp_path, "dev", [("q1", "a", 1, 1.0)])
-    run(tmp_path, "test", [("q2", "a", 1, 2.0), ("q2", "b", 2, 1.0)])
+    write_bm25_run(tmp_path, "dev", [("q1", "a", 1, 1.0)])
+    write_bm25_run(tmp_path, "test", [("q2", "a", 1, 2.0), ("q2", "b", 2, 1.0)])
     for relevance in ("{dev: 1, test: 2}", "{test: 2}"):
-        result = stage(tmp_path, relevance=relevance)
+        result = run_stage(tmp_path, relevance=relevance)
         assert result.returncode == 0, result.stderr
         metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
         assert metrics == {"dev": {"RR@10": 1.0, "AP": 1.0}, "test": {"RR@10": 0.25, "AP": 0.25}}  # q3 has only grade 1 and counts 0
@@ -177,8 +177,8 @@ def test_each_split_has_its_own_lowest_relevant_grade(tmp_path: Path) -> None:
 def test_a_split_without_grades_high_enough_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [("q1", "a", 1)], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q2", "b", 3)], QRELS)
-    run(tmp_path, "test", [("q2", "b", 1, 1.0)])
-    result = stage(tmp_path, relevance="2")
+    write_bm25_run(tmp_path, "test", [("q2", "b", 1, 1.0)])
+    result = run_stage(tmp_path, relevance="2")
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert "evaluate.relevance: found 2 for dev, whose highest grade is 1" in result.stderr
     assert "{dev: 1, test: 2}" in result.stderr
@@ -201,7 +201,7 @@ def test_invalid_grades_are_refused(relevance: object, line: str) -> None:
 
 def test_evaluate_does_not_import_torch(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "test.parquet", [("q1", "a", 1)], QRELS)
-    run(tmp_path, "test", [("q1", "a", 1, 1.0)])
+    write_bm25_run(tmp_path, "test", [("q1", "a", 1, 1.0)])
     (tmp_path / "params.yaml").write_text("evaluate: {}\n")
     freeze_parameters(tmp_path)
     paths = ["--runs", "runs/bm25", "--corpus", ".", "--values", "values", "--metrics", "metrics.json"]

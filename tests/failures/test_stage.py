@@ -35,12 +35,12 @@ RUNS = {  # by system, the documents of q1 to q4
 }
 
 
-def rows(path: Path, schema: pa.Schema, values: list[tuple[Any, ...]]) -> None:
+def write_rows(path: Path, schema: pa.Schema, values: list[tuple[Any, ...]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_table(path, schema, [pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in values], schema)])
 
 
-def reciprocal(ranked: str, query: str) -> float:
+def reciprocal_rank(ranked: str, query: str) -> float:
     hits = [rank for rank, doc in enumerate(ranked.split(), 1) if RELEVANT[query].get(doc, 0) > 0]
     return 1 / hits[0] if hits else 0.0
 
@@ -49,16 +49,16 @@ def reciprocal(ranked: str, query: str) -> float:
 def _results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four systems over four queries; dev and test have the same."""
     monkeypatch.chdir(tmp_path)
-    rows(Path("corpus/documents.parquet"), DOCUMENTS, [(doc, f"title {doc}", text) for doc, text in TEXTS.items()])
+    write_rows(Path("corpus/documents.parquet"), DOCUMENTS, [(doc, f"title {doc}", text) for doc, text in TEXTS.items()])
     for split in ("dev", "test"):
-        rows(Path(f"corpus/queries/{split}.parquet"), QUERIES, [(query, text, []) for query, text in QUESTIONS.items()])
+        write_rows(Path(f"corpus/queries/{split}.parquet"), QUERIES, [(query, text, []) for query, text in QUESTIONS.items()])
         judged = [(query, doc, grade) for query, docs in RELEVANT.items() for doc, grade in docs.items()]
-        rows(Path(f"corpus/qrels/{split}.parquet"), QRELS, judged)
+        write_rows(Path(f"corpus/qrels/{split}.parquet"), QRELS, judged)
     for name, lists in RUNS.items():
-        values = {query: reciprocal(ranked, query) for query, ranked in zip(RELEVANT, lists, strict=True)}
+        values = {query: reciprocal_rank(ranked, query) for query, ranked in zip(RELEVANT, lists, strict=True)}
         for split in ("dev", "test"):
             schema = pa.schema([("query", pa.string()), ("RR", pa.float64())])
-            rows(Path(f"values/{name}/{split}.parquet"), schema, list(values.items()))
+            write_rows(Path(f"values/{name}/{split}.parquet"), schema, list(values.items()))
             lines = [
                 f"{q} Q0 {doc} {rank} {-rank} {name}\n"
                 for q, docs in zip(RELEVANT, lists, strict=True)
@@ -113,7 +113,9 @@ def test_groups_worst_queries_and_what_is_said(monkeypatch: pytest.MonkeyPatch, 
 def test_queries_about_one_document_are_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     """All four share d1, so nothing can be tested; each alone, the two of a group can."""
     for split in ("dev", "test"):
-        rows(Path(f"corpus/qrels/{split}.parquet"), QRELS, [(query, doc, 1) for query in RELEVANT for doc in {**RELEVANT[query], "d1": 1}])
+        write_rows(
+            Path(f"corpus/qrels/{split}.parquet"), QRELS, [(query, doc, 1) for query in RELEVANT for doc in {**RELEVANT[query], "d1": 1}]
+        )
     lows = {}
     for draws in ("groups", "queries"):
         groups = run(monkeypatch, report=f"draws: {draws}", model="star")["groups"]["splits"]["dev"]
@@ -145,7 +147,7 @@ def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: p
 
 
 def test_own_columns_are_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows(Path("corpus/columns/dev.parquet"), COLUMNS, [("q1", "source", "web"), ("q2", "source", "web"), ("q3", "source", "book")])
+    write_rows(Path("corpus/columns/dev.parquet"), COLUMNS, [("q1", "source", "web"), ("q2", "source", "web"), ("q3", "source", "book")])
     groups = run(monkeypatch)["groups"]["splits"]["dev"]
     named = [(group["name"], group["queries"]) for group in groups if group["dimension"] == "column source"]
     assert named == [("web", 2), ("(none)", 1), ("book", 1)]
@@ -178,13 +180,15 @@ def test_wrong_names_are_refused(monkeypatch: pytest.MonkeyPatch, failures: dict
 
 
 def test_systems_with_other_queries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows(Path("values/bm25/dev.parquet"), pa.schema([("query", pa.string()), ("RR", pa.float64())]), [("q1", 1.0)])
+    write_rows(Path("values/bm25/dev.parquet"), pa.schema([("query", pa.string()), ("RR", pa.float64())]), [("q1", 1.0)])
     with pytest.raises(UserError, match="have different dev queries, expected the same; re-run evaluate"):
         run(monkeypatch, model="star")
 
 
 def test_queries_without_a_relevant_document_are_nobodys_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows(Path("corpus/qrels/dev.parquet"), QRELS, [(query, doc, int(query != "q1")) for query, docs in RELEVANT.items() for doc in docs])
+    write_rows(
+        Path("corpus/qrels/dev.parquet"), QRELS, [(query, doc, int(query != "q1")) for query, docs in RELEVANT.items() for doc in docs]
+    )
     assert [entry["query"] for entry in run(monkeypatch, model="star")["worst"]["queries"]] == ["q2"]
 
 

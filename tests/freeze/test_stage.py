@@ -66,14 +66,14 @@ def repro(project: Path) -> tuple[int, str]:
     return result.returncode, result.stdout + result.stderr
 
 
-def locked(project: Path) -> Any:
+def locked_stage(project: Path) -> Any:
     return YAML(typ="safe").load(project / "dvc.lock")["stages"]["one"]
 
 
 def test_dvc_repro_sees_edits_of_code_and_of_parameters(project: Path) -> None:
     assert repro(project)[0] == 0
     assert (project / "data/one").read_text() == "6"
-    digest = locked(project)["params"]["data/code.json"]["one"]
+    digest = locked_stage(project)["params"]["data/code.json"]["one"]
     assert digest == json.loads((project / "data/code.json").read_text())["one"]
 
     (project / "tasks/one/later.py").write_text("# a comment\nfactor = 2\n")

@@ -28,7 +28,7 @@ Lists = dict[str, dict[str, float]]  # query, document, score
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -55,25 +55,25 @@ def run(monkeypatch: pytest.MonkeyPatch, *more: str, method: str = "linear", sec
     return dict(json.loads(Path("runs/hybrid/fusion.json").read_text()))
 
 
-def drawn(seed: int, queries: list[str]) -> Lists:
+def draw_lists(seed: int, queries: list[str]) -> Lists:
     """Random lists; every seventh query has none, because BM25 finds nothing for some."""
     draw = random.Random(seed)
     levels = [0.25, 0.5, 1.0, 3.0]
     return {q: {f"d{d}": draw.choice(levels) for d in draw.sample(range(30), 12)} for n, q in enumerate(queries) if (n + seed) % 7}
 
 
-def judged(seed: int, queries: list[str]) -> list[tuple[str, str, int]]:
+def draw_judgments(seed: int, queries: list[str]) -> list[tuple[str, str, int]]:
     draw = random.Random(seed)
     return [(query, f"d{d}", draw.choice([0, 1, 2])) for query in queries for d in draw.sample(range(30), 5)]
 
 
-def example() -> None:
+def write_example() -> None:
     for seed, split in enumerate(("dev", "test")):
         names = [f"{split}{n}" for n in range(30)]
-        write(split, names, first=drawn(seed, names), second=drawn(seed + 10, names), relevant=judged(seed + 20, names))
+        write(split, names, first=draw_lists(seed, names), second=draw_lists(seed + 10, names), relevant=draw_judgments(seed + 20, names))
 
 
-def by_plain_loop(split: str, method: Any, setting: float) -> dict[str, list[str]]:
+def reference_lists(split: str, method: Any, setting: float) -> dict[str, list[str]]:
     """The fused lists of a split, from files read line by line."""
     lists: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for name in ("bm25", "star"):
@@ -89,17 +89,17 @@ def by_plain_loop(split: str, method: Any, setting: float) -> dict[str, list[str
 
 @pytest.mark.parametrize(("method", "key"), [("linear", "weight"), ("zscore", "weight"), ("rrf", "k")])
 def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    example()
+    write_example()
     monkeypatch.setattr("tasks.fuse.grid.QUERY_BLOCK", 7)  # so that few queries are many blocks
     record = run(monkeypatch, method=method, sections="report: {metric: RR@10}\nevaluate: {relevance: {dev: 2}}\n")
     assert record["measure"] == "RR@10" and record["chosen_on"] == "dev"
     assert [point[key] for point in record["grid"]] == list(GRIDS[method])
-    rows = judged(20, [f"dev{n}" for n in range(30)])
+    rows = draw_judgments(20, [f"dev{n}" for n in range(30)])
     grades = {query: {d: g for q, d, g in rows if q == query} for query, _, _ in rows}
     judged_queries = set(grades)
     assert any(max(own.values()) < 2 for own in grades.values()), "which count 0"
     for point in record["grid"]:
-        lists, total = by_plain_loop("dev", method, point[key]), 0.0
+        lists, total = reference_lists("dev", method, point[key]), 0.0
         for query in judged_queries:
             places = [n for n, doc in enumerate(lists.get(query, [])[:10], 1) if grades[query].get(doc, 0) >= 2]
             total += 1 / places[0] if places else 0
@@ -108,7 +108,7 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
     assert record[key] == next(point[key] for point in record["grid"] if point["RR@10"] == pytest.approx(best, abs=1e-12))
     assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the settings in the grid differ"
     for split in ("dev", "test"):
-        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, record[key])
+        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == reference_lists(split, method, record[key])
     places: Any = {"corpus": Path(), "split": "dev", "values": Path("dev.parquet")}
     means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in judged_queries}, parse(["RR@10"], 2), **places)
     assert means["RR@10"] == pytest.approx(best)  # what evaluate will compute
@@ -185,7 +185,7 @@ def test_ties_go_to_the_first_setting_in_the_grid() -> None:
 
 
 def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    example()
+    write_example()
     write("dev", [], first={}, second={}, relevant=[])
     for file in (*Path("runs").rglob("dev.trec"), Path("qrels/dev.parquet")):
         file.unlink()
@@ -198,19 +198,19 @@ def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 @pytest.mark.parametrize(("method", "key", "setting"), [("linear", "weight", 0.85), ("zscore", "weight", 0.0), ("rrf", "k", 7)])
 def test_a_given_setting_is_used(method: Any, key: str, setting: float, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    example()
+    write_example()
     record = run(monkeypatch, method=f"{method}, {key}: {setting}")
     assert (record[key], record["chosen_on"], record["grid"]) == (setting, "params.yaml", [])
     assert f"{key} {setting:g}, as in params.yaml" in capsys.readouterr().out
     for split in ("dev", "test"):
-        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, setting)
+        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == reference_lists(split, method, setting)
 
 
 @pytest.mark.parametrize(
     ("method", "words"), [("rrf, weight: 0.5", "weight is set, but rrf has none; set k"), ("zscore, k: 60", "set weight")]
 )
 def test_a_setting_of_another_method_is_refused(method: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    example()
+    write_example()
     with pytest.raises(UserError, match=words):
         run(monkeypatch, method=method)
 
@@ -235,7 +235,7 @@ def test_one_query_and_an_empty_run_are_fused(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_run_that_cannot_be_fused_is_refused_in_one_line(line: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    example()
+    write_example()
     Path("runs/bm25/dev.trec").write_text(f"{line}\n")
     with pytest.raises(UserError, match=words) as refusal:
         run(monkeypatch)
@@ -243,7 +243,7 @@ def test_a_run_that_cannot_be_fused_is_refused_in_one_line(line: str, words: str
 
 
 def test_invalid_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    example()
+    write_example()
     with pytest.raises(UserError, match=r"fuse.hybrid.method: found 'mean'"):
         run(monkeypatch, method="mean")
     with pytest.raises(ValueError, match="first and second are both star; name two different systems"):

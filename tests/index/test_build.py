@@ -45,11 +45,11 @@ def write_embeddings(folder: Path, vectors: np.ndarray, shards: list[int]) -> Em
     return open_embeddings(folder)
 
 
-def draw(rows: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
+def draw_vectors(rows: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
 
 
-def plain_recall(retrieved: np.ndarray, queries: np.ndarray, vectors: np.ndarray, k: int) -> float:
+def reference_recall(retrieved: np.ndarray, queries: np.ndarray, vectors: np.ndarray, k: int) -> float:
     """Mean share of the true top k that was retrieved, by Python's own sort in float64."""
     shares = []
     for query, rows in zip(queries.astype(np.float64), retrieved, strict=True):
@@ -73,7 +73,7 @@ def plain_recall(retrieved: np.ndarray, queries: np.ndarray, vectors: np.ndarray
     ],
 )
 def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_path: Path) -> None:
-    vectors, queries = draw(600), draw(20, 1)
+    vectors, queries = draw_vectors(600), draw_vectors(20, 1)
     embeddings = write_embeddings(tmp_path / "e", vectors, [100, 1, 499])
     faiss.write_index(build(embeddings, Index(factory=factory, nprobe=2, ef_search=16)), str(tmp_path / "index.faiss"))
     index = faiss.read_index(str(tmp_path / "index.faiss"))  # a plain faiss file
@@ -81,26 +81,26 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     scores, rows = exact_search(queries, embeddings.blocks(), 10, CPU)
     hits = search_index(open_index(tmp_path / "index.faiss"), queries, 10)[1]
     figure = recall(hits, scores, rows, 10)
-    assert figure == pytest.approx(plain_recall(hits, queries, vectors, 10))
+    assert figure == pytest.approx(reference_recall(hits, queries, vectors, 10))
     assert low <= figure <= high
 
 
 @pytest.mark.parametrize("factory", ["PCA16,Flat", "PCAR16,SQfp16", "PCA16,Flat,RFlat"])
 def test_a_pca_of_all_dimensions_keeps_inner_products(factory: str, tmp_path: Path) -> None:
     """Vectors far from the origin, as encoders make them: with centered queries, faiss's default, their order is another."""
-    vectors, queries = draw(600) + 2 * draw(1, 2), draw(20, 1) + 2 * draw(1, 3)
+    vectors, queries = draw_vectors(600) + 2 * draw_vectors(1, 2), draw_vectors(20, 1) + 2 * draw_vectors(1, 3)
     build_file(write_embeddings(tmp_path / "e", vectors, [200, 400]), Index(factory=factory), tmp_path / "i")
     index = open_index(tmp_path / "i", 600, WIDTH)
     scores, rows = search_index(index, queries, 10)
     plain = queries.astype(np.float64) @ vectors.astype(np.float64).T
     np.testing.assert_allclose(scores, np.take_along_axis(plain, rows, 1), rtol=0.01, atol=0.05)
-    assert plain_recall(rows, queries, vectors, 10) > 0.98
+    assert reference_recall(rows, queries, vectors, 10) > 0.98
     refuse_other_scores(index, "here")  # decoded vectors score like it
 
 
 @pytest.mark.parametrize("factory", ["PQ4x4", "IVF8,PQ4x4", "IVF8_HNSW4,Flat,Refine(PQ4x4)", "OPQ4,PQ4x4"])
 def test_a_pq_without_polysemous_order_finds_the_same(factory: str, tmp_path: Path) -> None:
-    vectors, queries = draw(600), draw(20, 1)
+    vectors, queries = draw_vectors(600), draw_vectors(20, 1)
     params = Index(factory=factory, nprobe=2, ef_search=16)
     plain = faiss.index_factory(WIDTH, factory, faiss.METRIC_INNER_PRODUCT)
     plain.train(vectors)
@@ -117,7 +117,7 @@ def test_a_pq_without_polysemous_order_finds_the_same(factory: str, tmp_path: Pa
 @pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "RR8,IVF8_HNSW4,PQ4x4np,RFlat"])
 def test_an_hnsw_of_centroids_is_that_of_faiss(factory: str, tmp_path: Path) -> None:
     """On one thread, where faiss itself puts centroids into the graph in their order."""
-    vectors = draw(600)
+    vectors = draw_vectors(600)
     embeddings = write_embeddings(tmp_path / "e", vectors, [200, 400])
     plain = faiss.index_factory(WIDTH, factory, faiss.METRIC_INNER_PRODUCT)
     plain.train(vectors)
@@ -129,7 +129,7 @@ def test_an_hnsw_of_centroids_is_that_of_faiss(factory: str, tmp_path: Path) -> 
 
 
 def test_the_same_seed_builds_the_same_file(tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(500), [200, 300])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(500), [200, 300])
     files = []
     for number, seed in enumerate((1, 1, 2)):
         faiss.write_index(build(embeddings, Index(factory="IVF4,PQ4x4", train_size=300, seed=seed)), str(tmp_path / str(number)))
@@ -138,8 +138,8 @@ def test_the_same_seed_builds_the_same_file(tmp_path: Path) -> None:
 
 
 def test_duplicates_at_the_last_rank_do_not_lower_recall(tmp_path: Path) -> None:
-    vectors = np.repeat(draw(40), 5, axis=0)  # five of each: rank 7 is amid equals
-    queries = draw(30, 1)
+    vectors = np.repeat(draw_vectors(40), 5, axis=0)  # five of each: rank 7 is amid equals
+    queries = draw_vectors(30, 1)
     embeddings = write_embeddings(tmp_path / "e", vectors, [13, 187])
     index = build(embeddings, Index())
     for k in (1, 3, 7, 200):
@@ -158,14 +158,14 @@ def test_recall_by_hand() -> None:
 
 @pytest.mark.parametrize(("factory", "expected"), [("IVF8,Flat", 5), ("IVF4,Flat", 4), ("PCA8,IVF8,Flat", 5), ("IVF8,PQ4x4,RFlat", 5)])
 def test_nprobe_is_written_into_the_file(factory: str, expected: int, tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(500), [500])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(500), [500])
     faiss.write_index(build(embeddings, Index(factory=factory, nprobe=5)), str(tmp_path / "i"))
     assert faiss.extract_index_ivf(faiss.read_index(str(tmp_path / "i"))).nprobe == expected
 
 
 @pytest.mark.parametrize("factory", ["PQ4x4,RFlat", "OPQ4,IVF4,PQ4x4,RFlat", "IVF4,PQ4x4,Refine(SQ8)"])
 def test_refined_indexes_score_more_candidates_again(factory: str, tmp_path: Path) -> None:
-    vectors, queries = draw(600), draw(20, 1)
+    vectors, queries = draw_vectors(600), draw_vectors(20, 1)
     embeddings = write_embeddings(tmp_path / "e", vectors, [600])
     exact = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :10]
     recalls = {}
@@ -182,7 +182,7 @@ def test_refined_indexes_score_more_candidates_again(factory: str, tmp_path: Pat
 
 
 def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(100), [100])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(100), [100])
     index = build(embeddings, Index(factory="PCA8,IVF8,SQ8,RFlat", nprobe=3))
     short = ShortLists(10).count(np.array([10, 12, 10]))
     short.warn("x", index)
@@ -205,7 +205,7 @@ def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize("factory", ["HNSW8", "PCA8,HNSW8", "HNSW8,RFlat", "PCA8,HNSW8_SQ8,RFlat"])
 def test_ef_search_is_written_into_the_file(factory: str, tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(100), [100])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(100), [100])
     faiss.write_index(build(embeddings, Index(factory=factory, ef_search=77)), str(tmp_path / "i"))
     index = faiss.read_index(str(tmp_path / "i"))  # which owns those within
     inner = index
@@ -218,7 +218,7 @@ def test_ef_search_is_written_into_the_file(factory: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("factory", ["Flut", "PQ7", "IVF,Flat", "IVF64,Flat", "PQ4x8", "", "Flat,Flat,", "IDMap,Flat"])
 def test_invalid_factory_is_refused_in_one_line(factory: str, tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(30), [30])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(30), [30])
     with pytest.raises(UserError, match=r"params.yaml: index.factory: .*faiss says: \S") as refusal:
         build(embeddings, Index.model_construct(**{**Index().model_dump(), "factory": factory}))
     assert "\n" not in str(refusal.value)
@@ -234,9 +234,9 @@ def test_unreadable_index_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("factory", ["PQ4x4fs,RFlat", "IVF8,SQ8", "IVF8_HNSW4,PQ4x4", "PCA8,HNSW8_SQ8", "OPQ4,IVF8,PQ4x4fs"])
 def test_a_mapped_index_finds_the_same(factory: str, tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(600), [600])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(600), [600])
     build_file(embeddings, Index(factory=factory, nprobe=3), tmp_path / "i")
-    queries = draw(20, seed=1)
+    queries = draw_vectors(20, seed=1)
     results = [search_index(open_index(tmp_path / "i", 600, WIDTH, mapped=mapped), queries, 30) for mapped in (False, True)]
     assert all(read.tobytes() == mapped.tobytes() for read, mapped in zip(*results, strict=True))
     content = (tmp_path / "i").read_bytes()
@@ -249,7 +249,7 @@ def test_a_mapped_index_finds_the_same(factory: str, tmp_path: Path) -> None:
 def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
     """Older versions made them of HNSW32,PQ16; the least distance would be the last of a list."""
     index = faiss.IndexHNSWFlat(WIDTH, 4)
-    index.add(draw(10))
+    index.add(draw_vectors(10))
     faiss.write_index(index, str(tmp_path / "l2"))
     with pytest.raises(UserError, match=r"l2: found an index of distances, expected one of inner products; run index again$"):
         open_index(tmp_path / "l2", 10, WIDTH)
@@ -258,10 +258,10 @@ def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
 def test_an_index_larger_than_memory_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """faiss allocates whatever a corrupt length says."""
 
-    def fails(*_: object) -> None:
+    def run_out_of_memory(*_: object) -> None:
         raise MemoryError("std::bad_alloc")
 
-    monkeypatch.setattr(faiss, "read_index", fails)
+    monkeypatch.setattr(faiss, "read_index", run_out_of_memory)
     with pytest.raises(UserError, match=r"i: unreadable faiss index, corrupt or larger than the free memory"):
         open_index(tmp_path / "i")
 
@@ -269,7 +269,7 @@ def test_an_index_larger_than_memory_is_refused_in_one_line(tmp_path: Path, monk
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_flat_index_is_the_file_that_faiss_writes(dtype: Any, tmp_path: Path) -> None:
     """It is written shard by shard, and searched in its file."""
-    vectors = draw(300).astype(dtype)
+    vectors = draw_vectors(300).astype(dtype)
     embeddings = write_embeddings(tmp_path / "e", vectors, [100, 0, 200])
     theirs = build(embeddings, Index())
     faiss.write_index(theirs, str(tmp_path / "theirs"))
@@ -278,7 +278,7 @@ def test_a_flat_index_is_the_file_that_faiss_writes(dtype: Any, tmp_path: Path) 
     if (maps := Path("/proc/self/maps")).exists():
         assert str(tmp_path / "ours") in maps.read_text(), "not read into memory"
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-    for actual, expected in zip(search_index(ours, draw(7, 1), 20), search_index(theirs, draw(7, 1), 20), strict=True):
+    for actual, expected in zip(search_index(ours, draw_vectors(7, 1), 20), search_index(theirs, draw_vectors(7, 1), 20), strict=True):
         np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(ours.reconstruct_batch(np.arange(300)), vectors)
     content = (tmp_path / "ours").read_bytes()
@@ -289,9 +289,9 @@ def test_a_flat_index_is_the_file_that_faiss_writes(dtype: Any, tmp_path: Path) 
 
 
 def test_vectors_of_another_width(tmp_path: Path) -> None:
-    index = build(write_embeddings(tmp_path / "e", draw(10), [10]), Index())
+    index = build(write_embeddings(tmp_path / "e", draw_vectors(10), [10]), Index())
     with pytest.raises(UserError, match="width 16, the encoder 8"):
-        search_index(index, draw(2, width=8), 3)
+        search_index(index, draw_vectors(2, width=8), 3)
 
 
 def write_queries(folder: Path, rows: list[list[int]]) -> None:
@@ -309,7 +309,7 @@ def write_queries(folder: Path, rows: list[list[int]]) -> None:
 def test_the_stage_writes_the_index_and_its_figures(
     count: int, factory: str, recall_at: int, key: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors = draw(300, width=128)
+    vectors = draw_vectors(300, width=128)
     write_embeddings(tmp_path / "e", vectors, [100, 200])
     rows = np.random.default_rng(5).integers(1000, 30000, size=(count, 6)).tolist()
     write_queries(tmp_path / "q", rows)
@@ -337,12 +337,12 @@ def test_the_stage_writes_the_index_and_its_figures(
             queries = tower(torch.tensor(rows[:7]), torch.ones(len(rows[:7]), 6, dtype=torch.int64)).numpy()
         k = min(recall_at, 300)
         hits = faiss.read_index(str(tmp_path / "out" / "i" / "index.faiss")).search(queries, k)[1]
-        assert figures[key] == pytest.approx(plain_recall(hits, queries, vectors, k), abs=1e-6)
+        assert figures[key] == pytest.approx(reference_recall(hits, queries, vectors, k), abs=1e-6)
 
 
 def test_a_warning_of_faiss_is_shown_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It gives one for each of the four parts of every vector."""
-    build(write_embeddings(tmp_path / "e", draw(300), [300]), Index(factory="PQ4"))
+    build(write_embeddings(tmp_path / "e", draw_vectors(300), [300]), Index(factory="PQ4"))
     warnings = [line for line in capfd.readouterr().err.splitlines() if "WARNING clustering" in line]
     assert warnings == ["faiss: WARNING clustering 300 points to 256 centroids: please provide at least 9984 training points"]
 

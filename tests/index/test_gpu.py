@@ -17,7 +17,7 @@ from tasks.core.retrieval.gpu import indexes
 from tasks.core.retrieval.gpu.indexes import FaissGpu, on_device, required_gpu
 from tasks.index.params import Index
 from tests.fake_gpu import GPU, fake_gpu
-from tests.index.test_build import draw, write_embeddings
+from tests.index.test_build import draw_vectors, write_embeddings
 
 WIDTH = 16
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnGpu]:
 
 @pytest.fixture
 def embeddings(tmp_path: Path) -> Embeddings:
-    return write_embeddings(tmp_path / "e", draw(600), [100, 1, 499])
+    return write_embeddings(tmp_path / "e", draw_vectors(600), [100, 1, 499])
 
 
 @pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "OPQ4,IVF4,PQ4", "PCA8,IVF8_HNSW4,Flat", "Flat"])
@@ -110,14 +110,14 @@ def test_what_a_gpu_cannot_hold_is_built_and_searched_on_the_cpu(
 
 
 def test_lookup_tables_of_long_codes_are_in_float16(copies: list[OnGpu], tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path / "wide", draw(600, width=56), [600])
+    embeddings = write_embeddings(tmp_path / "wide", draw_vectors(600, width=56), [600])
     index = build(embeddings, Index(factory="IVF4,PQ56"), gpu=required_gpu(GPU))
     assert copies[-1].options.useFloat16 and not copies[0].options.useFloat16
     assert isinstance(faiss.downcast_index(index), faiss.IndexIVFPQ)
 
 
 def test_searches_go_to_the_gpu(embeddings: Embeddings, copies: list[OnGpu], capsys: pytest.CaptureFixture[str]) -> None:
-    index, queries = build(embeddings, Index(factory="IVF8,Flat", nprobe=8)), draw(7, 1)
+    index, queries = build(embeddings, Index(factory="IVF8,Flat", nprobe=8)), draw_vectors(7, 1)
     assert on_device(index, CPU) is index
     searched = on_device(index, GPU)
     expected = search_indexed(queries, index, 10)
@@ -134,7 +134,7 @@ def test_many_results_and_lists_come_from_the_cpu(
     index = build(embeddings, Index(factory="IVF50,Flat", nprobe=40))
     searched = on_device(index, GPU)
     for _ in range(2):
-        searched.search(draw(3, 1), 41)
+        searched.search(draw_vectors(3, 1), 41)
     assert copies[-1].searched == 0
     assert capsys.readouterr().out == "search index: on the CPU: 41 results per query, and a GPU returns at most 40\n"
     index.nprobe = 41
@@ -146,10 +146,10 @@ def test_many_results_and_lists_come_from_the_cpu(
 def test_an_index_that_does_not_fit_is_searched_on_the_cpu(
     embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: Any) -> Any:
+    def fail_to_allocate(*_: Any) -> Any:
         raise RuntimeError("Error in virtual void* faiss::gpu: at x.cpp:1:\nFailed to cudaMalloc 1 bytes on device 0")
 
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", full)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", fail_to_allocate)
     index = build(embeddings, Index(factory="IVF8,Flat"))
     assert on_device(index, GPU) is index
     assert capsys.readouterr().out == "search index: on the CPU: Failed to cudaMalloc 1 bytes on device 0\n"
@@ -159,16 +159,16 @@ def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Em
     """Other programs use its memory too: another factory string would not help."""
     index = build(embeddings, Index(factory="IVF8,Flat"))
 
-    def full(*_: Any) -> Any:
+    def fail_to_allocate(*_: Any) -> Any:
         raise RuntimeError(
             "Error in virtual void* faiss::gpu::StandardGpuResourcesImpl::allocMemory(const AllocRequest&) at x.cpp:1: "
             "Error: 'err == cudaSuccess' failed: StandardGpuResources: alloc fail type TemporaryMemoryOverflow dev 0 space Device "
             "stream 0x1 size 38400000000 bytes (cudaMalloc error out of memory [2])\n"
         )
 
-    monkeypatch.setattr(index, "search", full)
+    monkeypatch.setattr(index, "search", fail_to_allocate)
     with pytest.raises(RuntimeError) as raised:
-        search_indexed(draw(3, 1), index, 10)
+        search_indexed(draw_vectors(3, 1), index, 10)
     error = user_error(raised.value)
     assert isinstance(error, MemoryFull) and str(error).startswith("cudaMalloc error out of memory: ")
 

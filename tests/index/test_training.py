@@ -12,7 +12,7 @@ import torch
 
 from tasks.core.retrieval.ann.build import build, training_sample
 from tasks.index.params import Index
-from tests.index.test_build import draw, write_embeddings
+from tests.index.test_build import draw_vectors, write_embeddings
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +36,22 @@ def test_what_depends_on_threads_has_one(
     factory: str, expected: dict[str, set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the bits of these differ with the number of threads depends on the CPU, so we ask how many there were."""
-    embeddings = write_embeddings(tmp_path / "e", draw(600), [200, 400])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(600), [200, 400])
     thread_counts: dict[str, set[int]] = {}
 
-    def watch(owner: Any, name: str) -> None:
+    def watch_threads(owner: Any, name: str) -> None:
         method = getattr(owner, name)
 
-        def watched(self: Any, vectors: np.ndarray) -> None:
+        def record_threads(self: Any, vectors: np.ndarray) -> None:
             thread_counts.setdefault(f"{owner.__name__}.{name}", set()).add(faiss.omp_get_max_threads())
             method(self, vectors)
 
-        monkeypatch.setattr(owner, name, watched)
+        monkeypatch.setattr(owner, name, record_threads)
 
     for owner in (faiss.PCAMatrix, faiss.OPQMatrix):
-        watch(owner, "train")
+        watch_threads(owner, "train")
     for owner in (faiss.IndexHNSWFlat, faiss.IndexHNSWSQ, faiss.IndexIVFFlat):
-        watch(owner, "add")
+        watch_threads(owner, "add")
     threads = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
@@ -63,7 +63,7 @@ def test_what_depends_on_threads_has_one(
 
 
 def test_hnsw_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(3000), [1000, 2000])
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(3000), [1000, 2000])
     thread_counts: set[int] = set()  # two cores may come to the same graph by chance
     add = faiss.IndexHNSWFlat.add
     monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, x: (thread_counts.add(faiss.omp_get_max_threads()), add(self, x))[1])
@@ -94,7 +94,7 @@ def test_the_training_sample_is_drawn_from_all_rows(size: int, tmp_path: Path) -
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_the_training_sample_is_held_once_and_not_while_filling(dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 262,144 vectors of width 768 it has 0.8 GB."""
-    embeddings = write_embeddings(tmp_path / "e", draw(8000, width=256).astype(dtype), [1000] * 8)
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(8000, width=256).astype(dtype), [1000] * 8)
     tracemalloc.start()
     try:
         size = training_sample(embeddings, 8000, 0).nbytes

@@ -167,7 +167,7 @@ def test_the_smallest_cases(
         for q in range(queries)
         for rank, (doc, score) in enumerate(case.order(q), 1)
     ]
-    assert case.run(monkeypatch, search, 200, 0, [("q0", "d0", 1)]) == ranked_again(rows, "q0", "d0")
+    assert case.run(monkeypatch, search, 200, 0, [("q0", "d0", 1)]) == without_pair(rows, "q0", "d0")
 
 
 def test_a_skip_that_leaves_nothing_is_refused(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_a_skip_that_leaves_nothing_is_refused(tiny_encoder: Path, tmp_path: Pat
         case.run(monkeypatch, "embeddings", 200, 3, [])
 
 
-def ranked_again(rows: list[tuple[str, str, int, float]], query: str, document: str) -> list[tuple[str, str, int, float]]:
+def without_pair(rows: list[tuple[str, str, int, float]], query: str, document: str) -> list[tuple[str, str, int, float]]:
     """`rows` without one pair, ranks closed up."""
     gone = next((rank for q, doc, rank, _ in rows if (q, doc) == (query, document)), 10**9)
     return [(q, doc, rank - (q == query and rank > gone), score) for q, doc, rank, score in rows if (q, doc) != (query, document)]
@@ -249,7 +249,7 @@ def test_index_with_scores_unlike_its_vectors_is_refused(tiny_encoder: Path, tmp
         case.run(monkeypatch, "indexes", 4, 1, [("q0", "d1", 1)])
 
 
-def parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+def set_parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ranked, core_queries, faiss_search, guard):
         monkeypatch.setattr(module, "QUERY_BLOCK", 4)
     monkeypatch.setattr(core_queries, "HELD", 1)
@@ -264,7 +264,7 @@ def test_killed_and_resumed(search: str, tiny_encoder: Path, tmp_path: Path, mon
     arguments = (search, 6, 1, judged, ", absolute_margin: 0.5")
     expected = case.run(monkeypatch, *arguments)
     assert not (tmp_path / ".retemper").exists(), "one part leaves nothing behind"
-    parts_of_four(monkeypatch)
+    set_parts_of_four(monkeypatch)
     assert case.run(monkeypatch, *arguments) == [(q, d, rank, pytest.approx(score, abs=1e-5)) for q, d, rank, score in expected]
     undisturbed = [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")]
     for name in (".retemper", "out"):
@@ -273,13 +273,13 @@ def test_killed_and_resumed(search: str, tiny_encoder: Path, tmp_path: Path, mon
     module, function = (core_queries, "exact_search") if search == "embeddings" else (faiss_search, "search_index")
     genuine, before, calls = getattr(module, function), int(search == "indexes"), list[int]()  # an index is tried out first
 
-    def counted(*given: object, **named: object) -> object:
+    def die_at_call(*given: object, **named: object) -> object:
         calls.append(1)
         if len(calls) == killed:
             raise KeyboardInterrupt
         return genuine(*given, **named)
 
-    monkeypatch.setattr(module, function, counted)
+    monkeypatch.setattr(module, function, die_at_call)
     killed = before + 2
     with pytest.raises(KeyboardInterrupt):
         case.run(monkeypatch, *arguments)
@@ -312,20 +312,20 @@ def test_queries_without_any_negative_between_parts(tiny_encoder: Path, tmp_path
     judged = [(f"q{q}", f"d{d}", 1) for q in (0, 4, 5, 6, 7) for d in range(DOCUMENTS)]
     undisturbed = case.run(monkeypatch, "embeddings", 3, 0, judged)
     assert sorted({q for q, *_ in undisturbed}) == ["q1", "q2", "q3", "q8"]
-    parts_of_four(monkeypatch)
+    set_parts_of_four(monkeypatch)
     assert [row[:3] for row in case.run(monkeypatch, "embeddings", 3, 0, judged)] == [row[:3] for row in undisturbed]
 
 
 def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, search: str = "embeddings", depth: int = 3, options: str = "") -> str:
     """The digest that names the finished parts of a mining that has several."""
 
-    def refuse(name: str, digest: str) -> Path:
+    def raise_digest(name: str, digest: str) -> Path:
         assert name == "mine-m"
         raise UserError(digest)
 
     with monkeypatch.context() as patch, pytest.raises(UserError) as refusal:
-        parts_of_four(patch)
-        patch.setattr("tasks.mine.__main__.scratch_folder", refuse)
+        set_parts_of_four(patch)
+        patch.setattr("tasks.mine.__main__.scratch_folder", raise_digest)
         case.run(patch, search, depth, 0, [("q0", "d1", 1)], options)
     return str(refusal.value)
 

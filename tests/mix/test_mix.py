@@ -40,13 +40,13 @@ def test_shared_documents_appear_once_and_the_shorter_list_ends_the_mixture() ->
     assert interleave(first, [], 0.5, 10) == first[:1]
 
 
-def negatives(folder: Path, name: str, rows: list[Row]) -> Path:
+def write_negatives(folder: Path, name: str, rows: list[Row]) -> Path:
     columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
     write_table(folder / name / "train.parquet", RANKED, [pa.table(columns, schema=RANKED)])
     return folder / name
 
 
-def by_hand(first: list[tuple[str, float]], second: list[tuple[str, float]], ratio: float, depth: int) -> list[tuple[str, float]]:
+def reference_mixture(first: list[tuple[str, float]], second: list[tuple[str, float]], ratio: float, depth: int) -> list[tuple[str, float]]:
     """The next from `first` if that is closer to `ratio` than the next from `second`; the first one left that is not yet taken."""
     mixed, own = list[tuple[str, float]](), 0
     while len(mixed) < depth:
@@ -68,13 +68,13 @@ def test_tables_are_mixed_query_by_query(ratio: float, batch: int, tmp_path: Pat
     queries = draw.sample([f"q{n}" for n in range(99)], 40)
     lists = [{q: [(d, draw.randint(0, 9) / 4) for d in draw.sample(DOCUMENTS, draw.choice([0, 1, 5, 9]))] for q in queries} for _ in "ab"]
     rows = [[(q, d, rank, score) for q in queries for rank, (d, score) in enumerate(own[q], 1)] for own in lists]
-    first, second = (Table(negatives(tmp_path, name, own) / "train.parquet") for name, own in zip("ab", rows, strict=True))
+    first, second = (Table(write_negatives(tmp_path, name, own) / "train.parquet") for name, own in zip("ab", rows, strict=True))
     parts = list(mix_negatives(queries, first, second, ratio, 8))
     first.close()
     second.close()
     expected, sizes, rows_in_parts = list[Row](), list[int](), 0
     for query in queries:
-        mixed = by_hand(lists[0][query], lists[1][query], ratio, 8)
+        mixed = reference_mixture(lists[0][query], lists[1][query], ratio, 8)
         expected += [(query, doc, rank, score) for rank, (doc, score) in enumerate(mixed, 1)]
         if len(expected) - rows_in_parts >= batch:
             sizes, rows_in_parts = [*sizes, len(expected) - rows_in_parts], len(expected)
@@ -97,7 +97,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, params: str, first: Path,
 def test_bm25_and_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(1)
     rows = [(q, d, rank, 1 / rank) for q in QUERIES if q != "q2" for rank, d in enumerate(draw.sample(DOCUMENTS[20:], 8), 1)]
-    bm25, empty = negatives(tmp_path, "bm25", rows), negatives(tmp_path, "random", [])
+    bm25, empty = write_negatives(tmp_path, "bm25", rows), write_negatives(tmp_path, "random", [])
     params = "{first: bm25, second: random, ratio: 0.5, depth: 8, seed: %d}"
     mixed_rows = run(tmp_path, monkeypatch, params % 1, bm25, empty)
     digest = folder_digest(tmp_path / "out")
@@ -127,14 +127,18 @@ def test_bm25_and_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_random_uses_all_other_documents_of_a_small_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("q1", f"e{n}", n + 1, 0.0) for n in range(20)]
     mixed_rows = run(
-        tmp_path, monkeypatch, "{first: a, second: random, depth: 100}", negatives(tmp_path, "a", rows), negatives(tmp_path, "r", [])
+        tmp_path,
+        monkeypatch,
+        "{first: a, second: random, depth: 100}",
+        write_negatives(tmp_path, "a", rows),
+        write_negatives(tmp_path, "r", []),
     )
     assert sorted(d for _, d, _, _ in mixed_rows if d[0] == "d") == sorted(DOCUMENTS[20:])
 
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = negatives(tmp_path, "a", [("q0", "d1", 1, 1.0), ("q3", "d1", 1, 1.0)])
-    b = negatives(tmp_path, "b", [])
+    a = write_negatives(tmp_path, "a", [("q0", "d1", 1, 1.0), ("q3", "d1", 1, 1.0)])
+    b = write_negatives(tmp_path, "b", [])
     with pytest.raises(UserError, match="found query 'q3' out of order"):
         run(tmp_path, monkeypatch, "{first: a, second: random}", a, b)
     with pytest.raises(UserError, match="have no negatives for any training query"):

@@ -64,7 +64,7 @@ def prepare(tmp_path: Path) -> Prepares:
 
 
 @pytest.fixture
-def put(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
+def write_files(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
     """Write files, by relative name, to a source folder; returns that folder."""
 
     def write(files: dict[str, str | bytes]) -> Path:

@@ -32,8 +32,8 @@ FILES: dict[str, str | bytes] = {
 DOCUMENTS = [("d2", "Fish", "red fish"), ("1", "", "blue  fish"), ("d3", "Only a title", ""), ("d4", "", "läuft — 鱼")]
 
 
-def test_reads_a_folder(prepare: Any, put: Any) -> None:
-    prepared = prepare(f"beir:{put(FILES)}")
+def test_reads_a_folder(prepare: Any, write_files: Any) -> None:
+    prepared = prepare(f"beir:{write_files(FILES)}")
     assert prepared.documents == DOCUMENTS
     assert prepared.queries == {
         "train": [("7", "seventh", ["seven", "VII"]), ("q1", "first", [])],
@@ -58,10 +58,10 @@ def test_reads_a_folder(prepare: Any, put: Any) -> None:
     }
 
 
-def test_metadata_of_queries_becomes_columns(prepare: Any, put: Any) -> None:
+def test_metadata_of_queries_becomes_columns(prepare: Any, write_files: Any) -> None:
     def columns(metadata: str) -> dict[str, list[dict[str, str]]]:
         queries = QUERIES.replace('"text": "seventh"', f'"text": "seventh", "metadata": {metadata}')
-        folder = prepare(f"beir:{put(FILES | {'queries.jsonl': queries})}").folder / "columns"
+        folder = prepare(f"beir:{write_files(FILES | {'queries.jsonl': queries})}").folder / "columns"
         return {path.stem: pq.read_table(path).to_pylist() for path in folder.glob("*")}
 
     rows = columns(r'{"source": "web", "year": 1999, "hard": true, "tags": ["a"], "none": null, "half": "\ud800"}')
@@ -70,25 +70,25 @@ def test_metadata_of_queries_becomes_columns(prepare: Any, put: Any) -> None:
     assert columns("{}") == columns('"text"') == {}, "no file, as for a source without metadata"
 
 
-def zipped(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+def zipped_files(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
     return {f"{name}.gz": gzip.compress(text.encode() if isinstance(text, str) else text) for name, text in files.items()}
 
 
-def windows(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+def windows_files(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
     return {name: b"\xef\xbb\xbf" + str(text).replace("\n", "\r\n").encode() + b"\r\n\r\n" for name, text in files.items()}
 
 
-def bare(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+def bare_files(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
     """No header, no line end after the last line."""
     return {name: str(text).removeprefix("query-id\tcorpus-id\tscore\n").removesuffix("\n") for name, text in files.items()}
 
 
-@pytest.mark.parametrize("form", [zipped, windows, bare])
-def test_every_form_gives_the_same_bytes(prepare: Any, put: Any, tmp_path: Path, form: Callable[..., Any]) -> None:
-    plain = prepare(f"beir:{put(FILES)}")
+@pytest.mark.parametrize("form", [zipped_files, windows_files, bare_files])
+def test_every_form_gives_the_same_bytes(prepare: Any, write_files: Any, tmp_path: Path, form: Callable[..., Any]) -> None:
+    plain = prepare(f"beir:{write_files(FILES)}")
     for file in sorted((tmp_path / "source").rglob("*.*")):
         file.unlink()
-    other = prepare(f"beir:{put(form(FILES))}")
+    other = prepare(f"beir:{write_files(form(FILES))}")
     names = sorted(path.relative_to(plain.folder) for path in plain.folder.rglob("*") if path.is_file())
     assert len(names) == 8
     assert all((plain.folder / name).read_bytes() == (other.folder / name).read_bytes() for name in names)
@@ -204,22 +204,22 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_refuses(prepare: Any, put: Any, mistake: str) -> None:
+def test_refuses(prepare: Any, write_files: Any, mistake: str) -> None:
     change, message = WRONG[mistake]
-    folder = put({name: text for name, text in {**FILES, **change}.items() if text is not None})
+    folder = write_files({name: text for name, text in {**FILES, **change}.items() if text is not None})
     with pytest.raises(UserError) as error:
         prepare(f"beir:{folder}")
     assert re.search(message, str(error.value)), str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_drops_what_the_parameters_allow(prepare: Any, put: Any) -> None:
+def test_drops_what_the_parameters_allow(prepare: Any, write_files: Any) -> None:
     change = {
         "corpus.jsonl": CORPUS + '{"_id": "e", "title": "", "text": " "}\n',
         "queries.jsonl": QUERIES + '{"_id": "silent", "text": ""}\n',
         "qrels/train.tsv": "q1\td2\t1\nq1\tnope\t1\nq5\td2\t1\nq9\tnope\t1\n7\te\t1\nsilent\td2\t1\nq1\td2\t1\n",
     }
-    prepared = prepare(f"beir:{put({**FILES, **change})}", unknown_documents="drop", empty_texts="drop")
+    prepared = prepare(f"beir:{write_files({**FILES, **change})}", unknown_documents="drop", empty_texts="drop")
     assert prepared.documents == DOCUMENTS
     assert prepared.queries["train"] == [("q1", "first", [])]
     assert prepared.qrels["train"] == [("q1", "d2", 1)]
@@ -234,8 +234,8 @@ def test_drops_what_the_parameters_allow(prepare: Any, put: Any) -> None:
     }
 
 
-def test_a_split_that_loses_all_its_qrels_is_refused(prepare: Any, put: Any) -> None:
-    folder = put({**FILES, "qrels/train.tsv": "q1\tnope\t1\n"})
+def test_a_split_that_loses_all_its_qrels_is_refused(prepare: Any, write_files: Any) -> None:
+    folder = write_files({**FILES, "qrels/train.tsv": "q1\tnope\t1\n"})
     with pytest.raises(UserError, match=r"train.tsv: no relevant document in split train, all its qrels were dropped"):
         prepare(f"beir:{folder}", unknown_documents="drop")
 

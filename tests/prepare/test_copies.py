@@ -23,7 +23,7 @@ from tasks.prepare.stats import stats_table
 QRELS: dict[str, str | bytes] = {"queries.csv": "id,text\nq1,first\n", "qrels/train.csv": "query,doc,grade\nq1,1,1\n"}
 
 
-def altered(draw: random.Random, text: str) -> str:
+def alter_text(draw: random.Random, text: str) -> str:
     """The same but for case and blanks."""
     words = [draw.choice([str, str.upper, str.title, str.casefold])(word) for word in text.split()]
     return draw.choice(["", " ", "\n"]) + "".join(word + draw.choice([" ", "  ", "\t", "\u00a0", "\u2028"]) for word in words)
@@ -39,13 +39,13 @@ def texts(count: int = 900) -> list[tuple[str, str]]:
         pairs.append((title, text))
         if draw.random() < 0.3:
             earlier = draw.choice(pairs)
-            pairs.append((altered(draw, earlier[0]), altered(draw, earlier[1])))
+            pairs.append((alter_text(draw, earlier[0]), alter_text(draw, earlier[1])))
         if draw.random() < 0.2:  # equal in what a sketch has
             pairs.append((title, text.replace("a", "b", 1)))
     return pairs[:count]
 
 
-def counted_in(source: Source, out: Path, processes: int) -> int:
+def found_copies(source: Source, out: Path, processes: int) -> int:
     tally = Tally()
     write_documents(source, Prepare(), out, tally=tally, processes=processes)
     return tally.copies
@@ -63,9 +63,9 @@ def test_as_many_as_a_comparison_of_all_texts_finds(tmp_path: Path, monkeypatch:
     if not samples:  # all sketches are one: the digests alone tell documents apart
         monkeypatch.setattr(copies, "crc32", lambda _: 0)
     source = Source(partial(beir.documents, path), {}, {}, parts=partial(beir.parts, path))
-    assert counted_in(Source(source.documents, {}, {}), tmp_path / "whole.parquet", 1) == expected
+    assert found_copies(Source(source.documents, {}, {}), tmp_path / "whole.parquet", 1) == expected
     for processes in (1, 2):
-        assert counted_in(source, tmp_path / f"{processes}.parquet", processes) == expected
+        assert found_copies(source, tmp_path / f"{processes}.parquet", processes) == expected
 
 
 def test_nothing_is_read_again_where_no_sketch_is_shared(tmp_path: Path) -> None:
@@ -75,13 +75,13 @@ def test_nothing_is_read_again_where_no_sketch_is_shared(tmp_path: Path) -> None
     assert count_copies(tmp_path / "missing.parquet", [sketches, np.zeros(0, dtype=np.uint64)]) == 0
 
 
-def test_copies_are_told_and_in_the_statistics(prepare: Any, put: Any) -> None:
+def test_copies_are_told_and_in_the_statistics(prepare: Any, write_files: Any) -> None:
     rows = 'id,title,text\n1,Sea,"Blue fish"\n2,sea,blue  FISH\n3,,Blue fish\n'
-    prepared = prepare(f"csv:{put(QRELS | {'corpus.csv': rows})}")
+    prepared = prepare(f"csv:{write_files(QRELS | {'corpus.csv': rows})}")
     assert prepared.stats["equal_texts"] == 1 and len(prepared.documents) == 3
     assert "equal texts: 1 document is a copy of another" in stats_table(prepared.stats).splitlines()
-    prepared = prepare(f"csv:{put({'corpus.csv': rows + chr(10) + '4,SEA,Blue fish'})}")
+    prepared = prepare(f"csv:{write_files({'corpus.csv': rows + chr(10) + '4,SEA,Blue fish'})}")
     assert "equal texts: 2 documents are copies of others" in stats_table(prepared.stats).splitlines()
-    put({"corpus.csv": "id,text\n1,a\n2,b\n"})
-    prepared = prepare(f"csv:{put({})}")
+    write_files({"corpus.csv": "id,text\n1,a\n2,b\n"})
+    prepared = prepare(f"csv:{write_files({})}")
     assert "equal_texts" not in prepared.stats and "equal texts" not in stats_table(prepared.stats)

@@ -20,7 +20,7 @@ from tasks.prepare.source import At, Document, Qrel, Query, Source
 LARGE = 200_000
 
 
-def generated(documents: int, width: int = 150) -> Source:
+def generate_source(documents: int, width: int = 150) -> Source:
     """A corpus that is never all in memory: 1,000 judged queries among 20,000."""
 
     def texts() -> Iterator[Document]:
@@ -35,25 +35,25 @@ def generated(documents: int, width: int = 150) -> Source:
     return Source(texts, {"": queries}, {"test": qrels})
 
 
-def peak(documents: int, folder: Path) -> int:
+def peak_bytes(documents: int, folder: Path) -> int:
     """The peak of bytes allocated by Python while writing the corpus."""
     folder.mkdir()
     tracemalloc.start()
-    write_corpus(generated(documents), Prepare(), folder)
+    write_corpus(generate_source(documents), Prepare(), folder)
     _, bytes_at_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return bytes_at_peak
 
 
 def test_memory_grows_only_with_the_ids(tmp_path: Path) -> None:
-    peak(1000, tmp_path / "first")  # pyarrow's imports on first use do not count
-    large, small = peak(LARGE, tmp_path / "large"), peak(LARGE // 10, tmp_path / "small")
+    peak_bytes(1000, tmp_path / "first")  # pyarrow's imports on first use do not count
+    large, small = peak_bytes(LARGE, tmp_path / "large"), peak_bytes(LARGE // 10, tmp_path / "small")
     assert pq.ParquetFile(tmp_path / "large" / "documents.parquet").metadata.num_rows == LARGE
     # 8 bytes an id, kept, sorted once, and compared: at most 32 bytes a document; the texts alone would be 200
     assert large - small < 32 * LARGE * 0.9, f"{large:,} against {small:,} bytes"
 
 
-def judged_peak(judgements: int, folder: Path) -> int:
+def peak_bytes_of_judgments(judgements: int, folder: Path) -> int:
     """The same for a corpus of 1,000 documents and `judgements` judgments, the first of them given twice."""
 
     def qrels() -> Iterator[Qrel]:
@@ -66,7 +66,7 @@ def judged_peak(judgements: int, folder: Path) -> int:
 
     folder.mkdir()
     tracemalloc.start()
-    corpus = write_corpus(Source(generated(1000, 5).documents, {"": queries}, {"train": qrels}), Prepare(), folder)
+    corpus = write_corpus(Source(generate_source(1000, 5).documents, {"": queries}, {"train": qrels}), Prepare(), folder)
     _, bytes_at_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(corpus.train_positives) == judgements == pq.ParquetFile(folder / "qrels" / "train.parquet").metadata.num_rows
@@ -74,14 +74,14 @@ def judged_peak(judgements: int, folder: Path) -> int:
 
 
 def test_judgments_are_never_all_python_objects_at_once(tmp_path: Path) -> None:
-    judged_peak(1000, tmp_path / "first")
-    small, large = judged_peak(10_000, tmp_path / "small"), judged_peak(50_000, tmp_path / "large")
+    peak_bytes_of_judgments(1000, tmp_path / "first")
+    small, large = peak_bytes_of_judgments(10_000, tmp_path / "small"), peak_bytes_of_judgments(50_000, tmp_path / "large")
     assert large - small < 90 * 40_000, f"{(large - small) / 40_000:.0f} bytes a judgment; two columns as strings take 150"
 
 
 def test_equal_tables_give_equal_files(prepare: Any) -> None:
     """Row groups are the same whether queries come in one stream for all splits or in one per split."""
-    source = generated(9000)
+    source = generate_source(9000)
     first, second = prepare(source), prepare(source)
     judged = {row[0] for row in first.qrels["test"]}
     only_judged = prepare(Source(source.documents, {"test": lambda: (q for q in source.queries[""]() if q.id in judged)}, source.qrels))
@@ -91,14 +91,14 @@ def test_equal_tables_give_equal_files(prepare: Any) -> None:
 
 
 def test_records_keep_source_order(prepare: Any) -> None:
-    prepared = prepare(generated(9000, width=1))
+    prepared = prepare(generate_source(9000, width=1))
     assert [row[0] for row in prepared.documents] == [f"document-{i}" for i in range(9000)]
     assert [row[0] for row in prepared.queries["test"]] == [f"query-{i * 20}" for i in range(1000)]
     assert prepared.qrels["test"] == [(f"query-{i * 20}", f"document-{i * 7 % 9000}", 1) for i in range(1000)]
 
 
 def test_a_late_duplicate_names_both_lines(prepare: Any) -> None:
-    source = generated(20_000, width=1)
+    source = generate_source(20_000, width=1)
     extra = Document(At("documents", 20_001), "document-3", "", "x")
 
     def documents() -> Iterator[Document]:
@@ -118,7 +118,7 @@ def test_a_hash_collision_is_not_a_duplicate(prepare: Any, monkeypatch: pytest.M
     monkeypatch.setattr(id_sets, "hashes", lambda names: real(names) // 2**56)
     for module in (corpus, documents):
         monkeypatch.setattr(module, "hashes", lambda names: real(names) // 2**56)
-    assert len(prepare(generated(9000, width=1)).documents) == 9000
+    assert len(prepare(generate_source(9000, width=1)).documents) == 9000
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 1000])

@@ -37,16 +37,16 @@ TOLD: dict[str, str | bytes] = {  # with Excel's line that says the delimiter, a
 
 
 @pytest.mark.parametrize("files", [FILES, TABBED, EXCEL, TOLD, FILES | {"corpus.csv": b"\xef\xbb\xbf" + str(FILES["corpus.csv"]).encode()}])
-def test_reads_a_folder(files: dict[str, str | bytes], prepare: Any, put: Any) -> None:
-    prepared = prepare(f"csv:{put(files)}")
+def test_reads_a_folder(files: dict[str, str | bytes], prepare: Any, write_files: Any) -> None:
+    prepared = prepare(f"csv:{write_files(files)}")
     assert prepared.documents == [("d2", "Fish", 'red, "fast" fish\nswim'), ("1", "", "blue fish"), ("d4", "", "läuft — 鱼")]
     assert prepared.queries == {"train": [("q1", "first", []), ("7", "seventh", [])], "dev": [("q1", "first", [])], "test": []}
     assert prepared.qrels == {"train": [("q1", "d2", 1), ("7", "1", 2)], "dev": [("q1", "1", 1)], "test": []}
 
 
-def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> None:
+def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, write_files: Any) -> None:
     rows = "id,text\nd2," + "x " * 100_000 + "\n1,b\n"
-    prepared = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
+    prepared = prepare(f"csv:{write_files(FILES | {'corpus.csv': rows})}")
     assert len(prepared.documents[0][2]) == 200_000
 
 
@@ -75,18 +75,18 @@ def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> 
         ({"queries.csv": b"id,text\nq1,\xff\n"}, r"queries\.csv:2: not UTF-8"),
     ],
 )
-def test_an_error_names_file_and_line(files: dict[str, str | bytes], line: str, prepare: Any, put: Any) -> None:
-    folder = put(FILES | files)
+def test_an_error_names_file_and_line(files: dict[str, str | bytes], line: str, prepare: Any, write_files: Any) -> None:
+    folder = write_files(FILES | files)
     with pytest.raises(UserError, match=line) as refusal:
         prepare(f"csv:{folder}")
     assert "\n" not in str(refusal.value)
 
 
-def test_duplicate_tables_and_missing_qrels_are_refused(put: Any) -> None:
+def test_duplicate_tables_and_missing_qrels_are_refused(write_files: Any) -> None:
     with pytest.raises(UserError, match=r"corpus\.tsv exists too"):
-        csv_layout(put(FILES | {"corpus.tsv": "id\ttext\n"}))
+        csv_layout(write_files(FILES | {"corpus.tsv": "id\ttext\n"}))
     with pytest.raises(UserError, match=r"found no qrels, expected train\.csv, dev\.csv, or test\.csv \(query,doc,grade; or \.tsv\)"):
-        folder = put({})
+        folder = write_files({})
         for file in (folder / "qrels").iterdir():
             file.unlink()
         csv_layout(folder)
@@ -97,9 +97,9 @@ def test_an_unknown_kind_says_how_to_convert_the_data() -> None:
         parse_dataset("xlsx:data.xlsx")
 
 
-def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, put: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, write_files: Any, capsys: pytest.CaptureFixture[str]) -> None:
     files = FILES | {"corpus.csv": "id,text\nd2,a\n1,b\nd4,\nd5,\n", "queries.csv": "id,text\nq1,first\n7,seventh\n8,\n"}
-    prepared = prepare(f"csv:{put(files)}", empty_texts="drop")
+    prepared = prepare(f"csv:{write_files(files)}", empty_texts="drop")
     lines = stats_table(prepared.stats).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["train", "dev"], "no row for a missing split"
     assert lines[4:] == ["also in dev or test: 1 query of train", "dropped: 2 documents without text", "dropped: 1 query without text"]
@@ -110,12 +110,12 @@ def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, put: Any, 
     assert counted(1200, "qrels of an unknown document") == "1,200 qrels of an unknown document"
 
 
-def test_pairs_may_weigh_more_or_less_than_one(put: Any) -> None:
-    folder = put(FILES | {"qrels/train.csv": "weight,query,doc,grade\n0.25,q1,d2,1\n,7,1,2\n3,7,d4,1\n"})
+def test_pairs_may_weigh_more_or_less_than_one(write_files: Any) -> None:
+    folder = write_files(FILES | {"qrels/train.csv": "weight,query,doc,grade\n0.25,q1,d2,1\n,7,1,2\n3,7,d4,1\n"})
     assert [line.weight for line in read(folder).qrels["train"]()] == [0.25, 1, 3]
 
 
-def test_documents_with_a_title_alone_are_told(prepare: Any, put: Any) -> None:
+def test_documents_with_a_title_alone_are_told(prepare: Any, write_files: Any) -> None:
     rows = "id,title,text\nd2,Fish,\n1,Sea,\nd4,,läuft\n"
-    prepared = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
+    prepared = prepare(f"csv:{write_files(FILES | {'corpus.csv': rows})}")
     assert "with a title only: 2 documents; empty unless text.titles is true" in stats_table(prepared.stats)

@@ -16,19 +16,19 @@ LINES = [{"_id": "d1", "title": "Fish", "text": "red fish"}, {"_id": "d2", "titl
 EXPECTED = [("d1", "Fish", "red fish"), ("d2", "", "blue fish")]
 
 
-def beir(folder: Path) -> None:
+def write_beir(folder: Path) -> None:
     (folder / "corpus.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
 
 
-def csv(folder: Path) -> None:
+def write_csv(folder: Path) -> None:
     (folder / "corpus.csv").write_text("id,title,text\nd1,Fish,red fish\nd2,,blue fish\n")
 
 
-def parquet(folder: Path) -> None:
+def write_parquet(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(LINES), folder / "corpus.parquet")
 
 
-@pytest.mark.parametrize("write", [beir, csv, parquet])
+@pytest.mark.parametrize("write", [write_beir, write_csv, write_parquet])
 def test_documents_alone_are_a_corpus_where_queries_are_made(write: Callable[[Path], None], prepare: Any, tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
@@ -40,18 +40,18 @@ def test_documents_alone_are_a_corpus_where_queries_are_made(write: Callable[[Pa
     assert len(list_dataset(spec, needs_qrels=False).files) == 1
     with pytest.raises(UserError, match=r"qrels.*queries=pseudo"):
         prepare(spec)
-    with pytest.raises(UserError, match=r"qrels.*queries=pseudo") if write is not parquet else pytest.MonkeyPatch.context():
+    with pytest.raises(UserError, match=r"qrels.*queries=pseudo") if write is not write_parquet else pytest.MonkeyPatch.context():
         list_dataset(spec)
 
 
 def test_queries_that_nobody_judged_are_not_read(prepare: Any, tmp_path: Path) -> None:
-    beir(tmp_path)
+    write_beir(tmp_path)
     (tmp_path / "queries.jsonl").write_text("not JSON\n")
     assert prepare(f"beir:{tmp_path}", needs_qrels=False).documents == EXPECTED
 
 
 def test_judged_queries_are_read_as_ever(prepare: Any, tmp_path: Path) -> None:
-    beir(tmp_path)
+    write_beir(tmp_path)
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "which fish"}\n')
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")

@@ -43,11 +43,11 @@ def lines(*records: dict[str, str]) -> bytes:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_lines_of_a_beir_folder_are_taken_out(put: Callable[[dict[str, str | bytes]], Path], packed: bool) -> None:
+def test_lines_of_a_beir_folder_are_taken_out(write_files: Callable[[dict[str, str | bytes]], Path], packed: bool) -> None:
     pack = gzip.compress if packed else bytes
     end = ".gz" if packed else ""
     kept = lines({"_id": "d0", "text": "größe"}) + b'  {"_id":"d2",  "text":"spaces stay"}\r\n'
-    folder = put(
+    folder = write_files(
         {
             f"corpus.jsonl{end}": pack(lines({"_id": "d1", "title": "t", "text": "secret"}) + kept),
             "queries.jsonl": lines({"_id": "q1", "text": "one"}, {"_id": "q2", "text": "who"}),
@@ -67,9 +67,9 @@ def test_lines_of_a_beir_folder_are_taken_out(put: Callable[[dict[str, str | byt
     assert [query.id for query in read(parse_dataset(f"beir:{folder}")).queries[""]()] == ["q1"]
 
 
-def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(put: Callable[[dict[str, str | bytes]], Path]) -> None:
+def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(write_files: Callable[[dict[str, str | bytes]], Path]) -> None:
     head, first, last = 'text,id,"title"\r\n', '"a ""b"",\nc",d0,t\r\n', "plain,d2,\r\n"
-    folder = put(
+    folder = write_files(
         {
             "corpus.csv": f'{head}{first}"secret\nin two lines",d1,t\r\n{last}',
             "queries.tsv": "id\ttext\nq1\tone\nq2\twho\n",
@@ -84,25 +84,28 @@ def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(put: Callable
     assert (folder / "qrels/train.csv").read_text() == "doc,query,grade\nd0,q1,1\n"
 
 
-def test_a_batch_is_read_in_its_own_form(put: Callable[[dict[str, str | bytes]], Path]) -> None:
+def test_a_batch_is_read_in_its_own_form(write_files: Callable[[dict[str, str | bytes]], Path]) -> None:
     documents, judged = "id,text\nd1,secret\nd0,other\n", "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td0\t1\n"
-    table = put({"csv/corpus.csv.gz": gzip.compress(documents.encode()), "csv/qrels/dev.tsv": judged}) / "csv"
+    table = write_files({"csv/corpus.csv.gz": gzip.compress(documents.encode()), "csv/qrels/dev.tsv": judged}) / "csv"
     assert sum(withdraw_records("batch", table, MARKS, dry=False)[0].values()) == 2
     assert gzip.decompress((table / "corpus.csv.gz").read_bytes()) == b"id,text\nd0,other\n"
-    plain = put({"beir/queries.jsonl": lines({"_id": "q2", "text": "who"}), "beir/qrels/dev.tsv": judged}) / "beir"
+    plain = write_files({"beir/queries.jsonl": lines({"_id": "q2", "text": "who"}), "beir/qrels/dev.tsv": judged}) / "beir"
     assert withdraw_records("batch", plain, MARKS, dry=True)[1] == ["who"]
     assert sum(withdraw_records("batch", plain, MARKS, dry=False)[0].values()) == 2
     mixed = (
-        put({"mixed/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "mixed/qrels/dev.csv": "query,doc,grade\nq1,d1,1\n"}) / "mixed"
+        write_files({"mixed/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "mixed/qrels/dev.csv": "query,doc,grade\nq1,d1,1\n"})
+        / "mixed"
     )
     assert sum(withdraw_records("batch", mixed, MARKS, dry=False)[0].values()) == 2
-    judgments = put({"qrels/qrels/train.tsv": judged}) / "qrels"
+    judgments = write_files({"qrels/qrels/train.tsv": judged}) / "qrels"
     assert sum(withdraw_records("batch", judgments, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"
 
 
 @pytest.mark.parametrize(("kind", "end"), [("beir", ".jsonl"), ("csv", ".csv")])
 @pytest.mark.parametrize("harm", ["cut", "cut within its head", "one bit", "no deflate"])
-def test_a_corrupt_gzip_is_named_and_stays_as_it_is(put: Callable[[dict[str, str | bytes]], Path], kind: str, end: str, harm: str) -> None:
+def test_a_corrupt_gzip_is_named_and_stays_as_it_is(
+    write_files: Callable[[dict[str, str | bytes]], Path], kind: str, end: str, harm: str
+) -> None:
     rows = "id,text\nd1,secret\n" if kind == "csv" else lines({"_id": "d1", "text": "secret"}).decode()
     packed = gzip.compress(rows.encode())
     harmed = {
@@ -111,7 +114,7 @@ def test_a_corrupt_gzip_is_named_and_stays_as_it_is(put: Callable[[dict[str, str
         "one bit": packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:],
         "no deflate": packed[:10] + b"\xff" + packed[11:],
     }[harm]
-    folder = put({f"corpus{end}.gz": harmed})
+    folder = write_files({f"corpus{end}.gz": harmed})
     for dry in (True, False):
         with pytest.raises(UserError) as refusal:
             withdraw_records(kind, folder, MARKS, dry=dry)

@@ -21,15 +21,15 @@ FILES = {
 }
 
 
-def test_leaks_are_refused_with_their_count_and_the_fix(prepare: Any, put: Any) -> None:
+def test_leaks_are_refused_with_their_count_and_the_fix(prepare: Any, write_files: Any) -> None:
     line = r"queries.jsonl:1: training query 'a' is also in dev or test, .*\(2 such queries\).*; remove them, or set prepare.leaks=drop"
     with pytest.raises(UserError, match=line):
-        prepare(f"beir:{put(FILES)}", leaks="refuse")
+        prepare(f"beir:{write_files(FILES)}", leaks="refuse")
     assert Prepare().leaks == "refuse"
 
 
-def test_leaks_are_dropped_from_train_alone(prepare: Any, put: Any) -> None:
-    prepared = prepare(f"beir:{put(FILES)}", leaks="drop")
+def test_leaks_are_dropped_from_train_alone(prepare: Any, write_files: Any) -> None:
+    prepared = prepare(f"beir:{write_files(FILES)}", leaks="drop")
     assert {split: [row[0] for row in rows] for split, rows in prepared.queries.items()} == {
         "train": ["b"],
         "dev": ["d", "e", "f"],
@@ -40,23 +40,23 @@ def test_leaks_are_dropped_from_train_alone(prepare: Any, put: Any) -> None:
     assert "dropped: 2 queries of train that are also in dev or test" in stats_table(prepared.stats)
 
 
-def test_leaks_are_kept_and_counted(prepare: Any, put: Any) -> None:
-    prepared = prepare(f"beir:{put(FILES)}", leaks="allow")
+def test_leaks_are_kept_and_counted(prepare: Any, write_files: Any) -> None:
+    prepared = prepare(f"beir:{write_files(FILES)}", leaks="allow")
     assert [row[0] for row in prepared.queries["train"]] == ["a", "b", "d"]
     assert prepared.stats["leaks"] == 2
     assert "also in dev or test: 2 queries of train" in stats_table(prepared.stats)
 
 
-def test_without_training_queries_nothing_leaks(prepare: Any, put: Any) -> None:
-    prepared = prepare(f"beir:{put({name: text for name, text in FILES.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
+def test_without_training_queries_nothing_leaks(prepare: Any, write_files: Any) -> None:
+    prepared = prepare(f"beir:{write_files({name: text for name, text in FILES.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
     assert "leaks" not in prepared.stats
 
 
-def test_queries_of_dev_that_are_in_test_are_counted_by_id_or_text(prepare: Any, put: Any) -> None:
+def test_queries_of_dev_that_are_in_test_are_counted_by_id_or_text(prepare: Any, write_files: Any) -> None:
     files = FILES | {"qrels/dev.tsv": f"{HEAD}d\td2\t1\ne\td1\t1\na\td0\t1\n"}  # a has the text of c, e is itself in test
-    prepared = prepare(f"beir:{put({name: text for name, text in files.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
+    prepared = prepare(f"beir:{write_files({name: text for name, text in files.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
     assert prepared.stats["dev_in_test"] == 2
     assert "also in test, by id or text: 2 queries of dev; systems are chosen and evaluated on these" in stats_table(prepared.stats)
-    folder = put({"qrels/dev.tsv": f"{HEAD}d\td2\t1\n"})
+    folder = write_files({"qrels/dev.tsv": f"{HEAD}d\td2\t1\n"})
     prepared = prepare(f"beir:{folder}")
     assert "dev_in_test" not in prepared.stats

@@ -22,8 +22,8 @@ FILES: dict[str, str | bytes] = {
 }
 
 
-def test_passages(prepare: Any, put: Any) -> None:
-    prepared = prepare(f"msmarco:{put(FILES)}")
+def test_passages(prepare: Any, write_files: Any) -> None:
+    prepared = prepare(f"msmarco:{write_files(FILES)}")
     assert prepared.documents == [(str(i), "", f"passage number {i}") for i in range(20)]
     assert prepared.queries == {
         "train": [("102", "second", []), ("101", "first", [])],
@@ -36,43 +36,43 @@ def test_passages(prepare: Any, put: Any) -> None:
     assert prepared.official == []
 
 
-def test_documents_have_titles(prepare: Any, put: Any) -> None:
+def test_documents_have_titles(prepare: Any, write_files: Any) -> None:
     files = {
         "msmarco-docs.tsv": "D1\thttp://x\tA title\tThe body\nD2\thttp://y\t\tAnother\n",
         "msmarco-docdev-queries.tsv": "1\tquestion\n",
         "msmarco-docdev-qrels.tsv.gz": gzip.compress(b"1 0 D2 1\n"),
     }
-    prepared = prepare(f"msmarco:{put(files)}")
+    prepared = prepare(f"msmarco:{write_files(files)}")
     assert prepared.documents == [("D1", "A title", "The body"), ("D2", "", "Another")]
     assert prepared.qrels["dev"] == [("1", "D2", 1)]
 
 
-def test_a_header_is_no_document(prepare: Any, put: Any) -> None:
+def test_a_header_is_no_document(prepare: Any, write_files: Any) -> None:
     header, rows = "pid\tpassage\n", str(FILES["collection.tsv"])
-    prepared = prepare(f"msmarco:{put(FILES | {'collection.tsv': header + rows})}")
+    prepared = prepare(f"msmarco:{write_files(FILES | {'collection.tsv': header + rows})}")
     assert len(prepared.documents) == 20
-    prepared = prepare(f"msmarco:{put(FILES | {'collection.tsv': rows + header})}")
+    prepared = prepare(f"msmarco:{write_files(FILES | {'collection.tsv': rows + header})}")
     assert prepared.documents[-1] == ("pid", "", "passage"), "only the first line is a header"
 
 
-def test_ids_of_qrels_may_have_what_is_white_only_in_unicode(prepare: Any, put: Any) -> None:
+def test_ids_of_qrels_may_have_what_is_white_only_in_unicode(prepare: Any, write_files: Any) -> None:
     files = {
         "collection.tsv": "doc\u00a01\tpassage\ndoc 2\tpassage\n3\tpassage\n",
         "queries.dev.tsv": "q\u30001\tfirst\nq 2\tsecond\n",
         "qrels.dev.tsv": "q\u30001\t0\tdoc\u00a01\t1\nq 2\t0\tdoc 2\t1\nq\u30001  0 3 \t1 \n",
     }
-    prepared = prepare(f"msmarco:{put(files)}", ids="escape")
+    prepared = prepare(f"msmarco:{write_files(files)}", ids="escape")
     assert prepared.qrels["dev"] == [("q\u30001", "doc\u00a01", 1), ("q 2", "doc 2", 1), ("q\u30001", "3", 1)]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4, 200])
-def test_triples_equal_a_plain_loop(prepare: Any, put: Any, depth: int) -> None:
+def test_triples_equal_a_plain_loop(prepare: Any, write_files: Any, depth: int) -> None:
     draw = random.Random(depth)
     queries = [str(q) for q in range(500)]
     draw.shuffle(queries)
     qrels = {query: {str(draw.randrange(20)) for _ in range(2)} for query in queries[:300]}
     triples = [(draw.choice(queries), str(draw.randrange(20)), str(draw.randrange(21))) for _ in range(6000)]  # 20 has no text
-    folder = put(
+    folder = write_files(
         {
             **FILES,
             "collection.tsv": str(FILES["collection.tsv"]) + "20\t \n",
@@ -102,14 +102,14 @@ def test_triples_equal_a_plain_loop(prepare: Any, put: Any, depth: int) -> None:
     assert +prepared.counts == {reason: count for reason, count in counts.items() if count and depth}
 
 
-def test_top_1000_negatives_are_ranked_in_file_order(prepare: Any, put: Any) -> None:
+def test_top_1000_negatives_are_ranked_in_file_order(prepare: Any, write_files: Any) -> None:
     lines = ["101\t9\tfirst\tx", "101\t3\tfirst\tpositive", "102\t2\tsecond\ty", "101\t0\tfirst\tz", "103\t1\tthird\tw"]
-    prepared = prepare(f"msmarco:{put({**FILES, 'top1000.train.txt': chr(10).join(lines)})}")
+    prepared = prepare(f"msmarco:{write_files({**FILES, 'top1000.train.txt': chr(10).join(lines)})}")
     assert prepared.official == [("102", "2", 1, 0.0), ("101", "9", 1, 0.0), ("101", "0", 2, 0.0)]
 
 
-def test_negatives_outside_the_collection_are_refused_or_dropped(prepare: Any, put: Any) -> None:
-    folder = put({**FILES, "qidpidtriples.train.small.tsv": "101\t3\t1\n101\t3\t77\n"})
+def test_negatives_outside_the_collection_are_refused_or_dropped(prepare: Any, write_files: Any) -> None:
+    folder = write_files({**FILES, "qidpidtriples.train.small.tsv": "101\t3\t1\n101\t3\t77\n"})
     with pytest.raises(UserError, match=r"qidpidtriples.train.small.tsv:2: document '77' is not in the dataset"):
         prepare(f"msmarco:{folder}")
     prepared = prepare(f"msmarco:{folder}", unknown_documents="drop")
@@ -143,9 +143,9 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_refuses(prepare: Any, put: Any, mistake: str) -> None:
+def test_refuses(prepare: Any, write_files: Any, mistake: str) -> None:
     change, message = WRONG[mistake]
-    folder = put({name: text for name, text in {**FILES, **change}.items() if text is not None})
+    folder = write_files({name: text for name, text in {**FILES, **change}.items() if text is not None})
     with pytest.raises(UserError) as error:
         prepare(f"msmarco:{folder}")
     assert re.search(message, str(error.value)), str(error.value)

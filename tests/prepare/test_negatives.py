@@ -25,15 +25,15 @@ QUERIES = ("q1", "q2", "dev1")
 JUDGED = {"train": [("q1", "d1"), ("q2", "d2")], "dev": [("dev1", "d4")]}
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 def rows(header: str, mark: str, pairs: list[tuple[str, str]], end: str = "") -> str:
-    return header + "\n" + "".join(f"{quoted(query)}{mark}{quoted(doc)}{end}\n" for query, doc in pairs)
+    return header + "\n" + "".join(f"{quote(query)}{mark}{quote(doc)}{end}\n" for query, doc in pairs)
 
 
-def beir(folder: Path, negatives: str = "negatives.tsv") -> str:
+def write_beir(folder: Path, negatives: str = "negatives.tsv") -> str:
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": d, "text": text}) + "\n" for d, text in DOCUMENTS.items()))
     (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": q, "text": f"asks {q}"}) + "\n" for q in QUERIES))
@@ -45,9 +45,9 @@ def beir(folder: Path, negatives: str = "negatives.tsv") -> str:
     return f"beir:{folder}"
 
 
-def tables(folder: Path, negatives: str = "negatives.csv") -> str:
+def write_tables(folder: Path, negatives: str = "negatives.csv") -> str:
     (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.csv").write_text("id,text\n" + "".join(f"{quoted(d)},{text}\n" for d, text in DOCUMENTS.items()))
+    (folder / "corpus.csv").write_text("id,text\n" + "".join(f"{quote(d)},{text}\n" for d, text in DOCUMENTS.items()))
     (folder / "queries.csv").write_text("id,text\n" + "".join(f"{q},asks {q}\n" for q in QUERIES))
     for split, pairs in JUDGED.items():
         (folder / f"qrels/{split}.csv").write_text(rows("query,doc,grade", ",", pairs, ",1"))
@@ -56,30 +56,30 @@ def tables(folder: Path, negatives: str = "negatives.csv") -> str:
     return f"csv:{folder}"
 
 
-def parquet(folder: Path, negatives: str = "negatives.parquet") -> str:
+def write_parquet(folder: Path, negatives: str = "negatives.parquet") -> str:
     (folder / "qrels").mkdir(parents=True)
 
-    def put(name: str, **columns: list[Any]) -> None:
+    def write_columns(name: str, **columns: list[Any]) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         pq.write_table(pa.table(columns), folder / name)
 
-    put("documents.parquet", id=list(DOCUMENTS), text=list(DOCUMENTS.values()))
-    put("queries.parquet", id=list(QUERIES), text=[f"asks {q}" for q in QUERIES])
+    write_columns("documents.parquet", id=list(DOCUMENTS), text=list(DOCUMENTS.values()))
+    write_columns("queries.parquet", id=list(QUERIES), text=[f"asks {q}" for q in QUERIES])
     for split, pairs in JUDGED.items():
-        put(f"qrels/{split}.parquet", query=[q for q, _ in pairs], doc=[d for _, d in pairs], score=[1] * len(pairs))
-    put(negatives, query=[q for q, _ in PAIRS], doc=[d for _, d in PAIRS])
+        write_columns(f"qrels/{split}.parquet", query=[q for q, _ in pairs], doc=[d for _, d in pairs], score=[1] * len(pairs))
+    write_columns(negatives, query=[q for q, _ in PAIRS], doc=[d for _, d in PAIRS])
     return f"parquet:{folder}"
 
 
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (beir, "negatives.tsv"),
-        (beir, "negatives.tsv.gz"),
-        (tables, "negatives.csv"),
-        (tables, "negatives.tsv"),
-        (parquet, "negatives.parquet"),
-        (parquet, "negatives/train.parquet"),
+        (write_beir, "negatives.tsv"),
+        (write_beir, "negatives.tsv.gz"),
+        (write_tables, "negatives.csv"),
+        (write_tables, "negatives.tsv"),
+        (write_parquet, "negatives.parquet"),
+        (write_parquet, "negatives/train.parquet"),
     ],
 )
 def test_every_form_of_a_folder_may_have_its_own(make: Any, name: str, prepare: Any, tmp_path: Path) -> None:
@@ -90,27 +90,29 @@ def test_every_form_of_a_folder_may_have_its_own(make: Any, name: str, prepare: 
     assert tmp_path / "in" / name in dataset_files(parse_dataset(source)), "a change of them is a change of the data"
 
 
-@pytest.mark.parametrize("make", [beir, tables, parquet])
+@pytest.mark.parametrize("make", [write_beir, write_tables, write_parquet])
 def test_one_that_names_no_document_is_refused_with_its_place(make: Any, prepare: Any, tmp_path: Path) -> None:
     source = make(tmp_path / "in")
-    if make is parquet:
+    if make is write_parquet:
         pq.write_table(pa.table({"query": ["q1"], "doc": ["gone"]}), tmp_path / "in/negatives.parquet")
     else:
         (file,) = (tmp_path / "in").glob("negatives.*")
-        file.write_text(rows("query,doc" if make is tables else "query\tdoc", "," if make is tables else "\t", [("q1", "gone")]))
+        file.write_text(
+            rows("query,doc" if make is write_tables else "query\tdoc", "," if make is write_tables else "\t", [("q1", "gone")])
+        )
     with pytest.raises(UserError, match=r"negatives\.\w+:[12]: document 'gone' is not in the dataset; add it"):
         prepare(source)
 
 
 def test_without_a_header_they_are_refused(tmp_path: Path, prepare: Any) -> None:
-    source = beir(tmp_path / "in")
+    source = write_beir(tmp_path / "in")
     (tmp_path / "in/negatives.tsv").write_text("q1\td2\n")
     with pytest.raises(UserError, match=r"negatives\.tsv:1: found columns q1, d2, expected query-id or .* in a header separated by tabs"):
         prepare(source)
 
 
 def test_batches_add_to_them(tmp_path: Path, prepare: Any) -> None:
-    beir(tmp_path / "base")
+    write_beir(tmp_path / "base")
     batch, other = tmp_path / "batch", tmp_path / "other"
     batch.mkdir()
     other.mkdir()
@@ -122,7 +124,7 @@ def test_batches_add_to_them(tmp_path: Path, prepare: Any) -> None:
 
 def test_a_batch_whose_negatives_name_no_document_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    source = beir(tmp_path / "base")
+    source = write_beir(tmp_path / "base")
     (tmp_path / "inbox/3").mkdir(parents=True)
     (tmp_path / "inbox/3/negatives.tsv").write_text("\n")
     for number, doc in enumerate(("gone", "d2")):
@@ -138,7 +140,7 @@ def test_a_batch_whose_negatives_name_no_document_is_kept_out(tmp_path: Path, mo
     assert states["2"][0] == "quarantined" and "negatives.tsv:2: found id ''" in str(states["2"])
 
 
-@pytest.mark.parametrize("make", [beir, tables])
+@pytest.mark.parametrize("make", [write_beir, write_tables])
 def test_those_of_what_is_forgotten_are_taken_out(make: Any, tmp_path: Path) -> None:
     source = parse_dataset(make(tmp_path / "in"))
     (file,) = (tmp_path / "in").glob("negatives.*")

@@ -25,31 +25,31 @@ ROWS = [  # question, answer, split
 FIRST, SECOND, THIRD = (digest(ROWS[n][1]) for n in (0, 1, 3))
 
 
-def as_csv(file: Path, mark: str) -> None:
-    def cell(text: str) -> str:
+def write_csv(file: Path, mark: str) -> None:
+    def quote(text: str) -> str:
         return '"' + text.replace('"', '""') + '"'
 
-    lines = [mark.join(("Question", "answer", "split"))] + [mark.join(map(cell, row)) for row in ROWS]
+    lines = [mark.join(("Question", "answer", "split"))] + [mark.join(map(quote, row)) for row in ROWS]
     file.write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
 
 
-def as_jsonl(file: Path) -> None:
+def write_jsonl(file: Path) -> None:
     lines = [json.dumps(dict(zip(("anchor", "positive", "split", "note"), (*row, 1), strict=True))) for row in ROWS]
     file.write_bytes(gzip.compress("\n".join(lines).encode()))
 
 
-def as_parquet(file: Path) -> None:
+def write_parquet(file: Path) -> None:
     pq.write_table(pa.table(dict(zip(("query", "passage", "split"), zip(*ROWS, strict=True), strict=True))), file)
 
 
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        ("faq.csv", lambda file: as_csv(file, ",")),
-        ("faq.CSV", lambda file: as_csv(file, ";")),
-        ("faq.tsv", lambda file: as_csv(file, "\t")),
-        ("faq.jsonl.gz", as_jsonl),
-        ("faq.parquet", as_parquet),
+        ("faq.csv", lambda file: write_csv(file, ",")),
+        ("faq.CSV", lambda file: write_csv(file, ";")),
+        ("faq.tsv", lambda file: write_csv(file, "\t")),
+        ("faq.jsonl.gz", write_jsonl),
+        ("faq.parquet", write_parquet),
     ],
 )
 def test_every_form_gives_the_same_data_set(prepare: Any, tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
@@ -70,10 +70,10 @@ def test_every_form_gives_the_same_data_set(prepare: Any, tmp_path: Path, name: 
     assert "equal_texts" not in prepared.stats or not prepared.stats["equal_texts"]
 
 
-def test_a_growing_file_keeps_its_division_and_its_ids(prepare: Any, put: Any) -> None:
+def test_a_growing_file_keeps_its_division_and_its_ids(prepare: Any, write_files: Any) -> None:
     def splits(count: int, *more_lines: str) -> dict[str, set[tuple[Any, ...]]]:
         lines = ["question,answer", *(f"question {n},answer {n}" for n in range(count)), *more_lines]
-        prepared = prepare(f"pairs:{put({'faq.csv': chr(10).join(lines)}) / 'faq.csv'}", leaks="refuse")
+        prepared = prepare(f"pairs:{write_files({'faq.csv': chr(10).join(lines)}) / 'faq.csv'}", leaks="refuse")
         return {split: set(pairs) for split, pairs in prepared.qrels.items()}
 
     small, large = splits(200), splits(600, *(f"QUESTION  {n},other {n}" for n in range(200)))
@@ -85,9 +85,9 @@ def test_a_growing_file_keeps_its_division_and_its_ids(prepare: Any, put: Any) -
 
 
 @pytest.mark.parametrize(("split", "shares"), [("test", Shares(0.1, 0)), ("dev", Shares(0, 0.1))])
-def test_a_split_without_a_row_is_a_tenth_of_train(prepare: Any, put: Any, split: str, shares: Shares) -> None:
+def test_a_split_without_a_row_is_a_tenth_of_train(prepare: Any, write_files: Any, split: str, shares: Shares) -> None:
     lines = ["query\ttext\tsplit", *(f"q {n}\tt {n}\ttrain" for n in range(300)), f"own\tt 1\t{split}"]
-    prepared = prepare(f"pairs:{put({'a.tsv': chr(10).join(lines)}) / 'a.tsv'}")
+    prepared = prepare(f"pairs:{write_files({'a.tsv': chr(10).join(lines)}) / 'a.tsv'}")
     expected: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
     for n in range(300):
         expected[shares.split("train", f"q {n}")].append(f"q {n}")
@@ -95,25 +95,25 @@ def test_a_split_without_a_row_is_a_tenth_of_train(prepare: Any, put: Any, split
     assert {split: [text for _, text, _ in queries] for split, queries in prepared.queries.items()} == expected
 
 
-def test_ids_and_titles_are_those_of_the_first_row(prepare: Any, put: Any) -> None:
+def test_ids_and_titles_are_those_of_the_first_row(prepare: Any, write_files: Any) -> None:
     text = (
         "id,title,answer,query_id,question,split\n7,A,x,q1,one,train\n8,B,x,q2,two,train\n9,A,X ,,ONE,train\n"
         "10,,y,,three,train\n,,z,q5,four,dev\n"
     )
-    prepared = prepare(f"pairs:{put({'faq.csv': text}) / 'faq.csv'}")
+    prepared = prepare(f"pairs:{write_files({'faq.csv': text}) / 'faq.csv'}")
     assert prepared.documents == [("7", "A", "x"), ("8", "B", "x"), ("10", "", "y"), (digest("z"), "", "z")]
     assert prepared.qrels["train"] == [("q1", "7", 1), ("q2", "8", 1), (digest("three"), "10", 1)]
     assert prepared.qrels["dev"] == [("q5", digest("z"), 1)]
 
 
-def test_negatives_are_documents_and_ready_made_negatives(prepare: Any, put: Any) -> None:
+def test_negatives_are_documents_and_ready_made_negatives(prepare: Any, write_files: Any) -> None:
     rows = [
         {"anchor": "one", "positive": "x", "negative_1": "n1", "negative_2": "y", "split": "train"},
         {"anchor": "two", "positive": "y", "negative_1": "n1", "negative_2": None, "split": "train"},
         {"anchor": "two", "positive": "w", "negative_1": "Y", "negative_2": "", "split": "train"},
         {"anchor": "held", "positive": "x", "negative_1": "n2", "negative_2": "n1", "split": "dev"},
     ]
-    prepared = prepare(f"pairs:{put({'t.jsonl': chr(10).join(map(json.dumps, rows))}) / 't.jsonl'}")
+    prepared = prepare(f"pairs:{write_files({'t.jsonl': chr(10).join(map(json.dumps, rows))}) / 't.jsonl'}")
     assert [text for _, _, text in prepared.documents] == ["x", "n1", "y", "w", "n2"]
     names = {query: text for query, text, _ in prepared.queries["train"]}, {doc: text for doc, _, text in prepared.documents}
     assert [(names[0][row[0]], names[1][row[1]]) for row in prepared.official] == [("one", "n1"), ("one", "y"), ("two", "n1")]
@@ -137,13 +137,13 @@ def test_negatives_are_documents_and_ready_made_negatives(prepare: Any, put: Any
         ("a.parquet", "question,answer\n", r"a\.parquet: cannot be read as Parquet"),
     ],
 )
-def test_a_mistake_is_a_line_with_its_place(prepare: Any, put: Any, name: str, text: str, line: str) -> None:
+def test_a_mistake_is_a_line_with_its_place(prepare: Any, write_files: Any, name: str, text: str, line: str) -> None:
     with pytest.raises(UserError, match=line):
-        prepare(f"pairs:{put({name: text}) / name}")
+        prepare(f"pairs:{write_files({name: text}) / name}")
 
 
-def test_it_can_be_read_twice(put: Any) -> None:
-    source = read(parse_dataset(f"pairs:{put({'a.csv': 'query,text' + chr(10) + 'a,b' + chr(10)}) / 'a.csv'}"))
+def test_it_can_be_read_twice(write_files: Any) -> None:
+    source = read(parse_dataset(f"pairs:{write_files({'a.csv': 'query,text' + chr(10) + 'a,b' + chr(10)}) / 'a.csv'}"))
     assert list(source.documents()) == list(source.documents()) and list(source.queries[""]()) == list(source.queries[""]())
 
 
@@ -162,9 +162,9 @@ def test_columns_of_any_name_are_read(prepare: Any, tmp_path: Path, form: str) -
     assert {text for queries in prepared.queries.values() for _, text, _ in queries} == {"What?", "Who?"}
 
 
-def test_an_id_that_no_text_has_is_free_for_another(prepare: Any, put: Any) -> None:
+def test_an_id_that_no_text_has_is_free_for_another(prepare: Any, write_files: Any) -> None:
     prepared = prepare(
-        f"pairs:{put({'a.csv': 'question,answer,id' + chr(10) + 'a,x,1' + chr(10) + 'b,X,2' + chr(10) + 'c,y,2' + chr(10)}) / 'a.csv'}"
+        f"pairs:{write_files({'a.csv': 'question,answer,id' + chr(10) + 'a,x,1' + chr(10) + 'b,X,2' + chr(10) + 'c,y,2' + chr(10)}) / 'a.csv'}"  # noqa: E501
     )
     assert [doc for doc, _, _ in prepared.documents] == ["1", "2"]
 
@@ -172,8 +172,8 @@ def test_an_id_that_no_text_has_is_free_for_another(prepare: Any, put: Any) -> N
 @pytest.mark.parametrize(
     ("rows", "problem"), [("one,\ntwo,x", "document has an empty title and text"), ("one,x\n ,y", "query has an empty text")]
 )
-def test_an_empty_text_is_named_by_its_place(prepare: Any, put: Any, rows: str, problem: str) -> None:
+def test_an_empty_text_is_named_by_its_place(prepare: Any, write_files: Any, rows: str, problem: str) -> None:
     """Not by an id, which would be the digest of an empty text."""
-    folder = put({"faq.csv": f"question,answer\n{rows}\n"})
+    folder = write_files({"faq.csv": f"question,answer\n{rows}\n"})
     with pytest.raises(UserError, match=rf"faq.csv:{2 + rows.startswith('one,x')}: the {problem}; fill it"):
         prepare(f"pairs:{folder / 'faq.csv'}")

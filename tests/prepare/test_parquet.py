@@ -23,29 +23,29 @@ EXPECTED = (
 )
 
 
-def put_table(file: Path, columns: dict[str, Any]) -> None:
+def write_columns(file: Path, columns: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), file)
 
 
-def put_plain(folder: Path) -> None:
-    put_table(folder / "corpus.parquet", DOCUMENTS)
-    put_table(folder / "queries.parquet", QUERIES)
-    put_table(folder / "qrels" / "train.parquet", TRAIN)
-    put_table(folder / "qrels" / "test.parquet", TEST)
+def write_tables(folder: Path) -> None:
+    write_columns(folder / "corpus.parquet", DOCUMENTS)
+    write_columns(folder / "queries.parquet", QUERIES)
+    write_columns(folder / "qrels" / "train.parquet", TRAIN)
+    write_columns(folder / "qrels" / "test.parquet", TEST)
 
 
-def put_shards(folder: Path) -> None:
+def write_shards(folder: Path) -> None:
     """As on the Hugging Face Hub, with other column names."""
-    put_table(folder / "documents" / "corpus-00000-of-00002.parquet", {"docid": ["a"], "title": ["T"], "passage": ["one"]})
-    put_table(folder / "documents" / "corpus-00001-of-00002.parquet", {"docid": ["b", "c"], "passage": ["two", "three"]})
-    put_table(folder / "queries" / "queries-00000-of-00001.parquet", {"qid": ["3", "1", "2"], "query": QUERIES["text"]})
-    put_table(folder / "qrels" / "train-00000-of-00002.parquet", {"qid": ["1"], "docid": ["a"], "relevance": [1]})
-    put_table(folder / "qrels" / "train-00001-of-00002.parquet", {"qid": ["3"], "docid": ["c"], "relevance": [2]})
-    put_table(folder / "qrels" / "test-00000-of-00001.parquet", {"query_id": ["2", "2"], "corpus_id": ["b", "a"], "grade": [1, 0]})
+    write_columns(folder / "documents" / "corpus-00000-of-00002.parquet", {"docid": ["a"], "title": ["T"], "passage": ["one"]})
+    write_columns(folder / "documents" / "corpus-00001-of-00002.parquet", {"docid": ["b", "c"], "passage": ["two", "three"]})
+    write_columns(folder / "queries" / "queries-00000-of-00001.parquet", {"qid": ["3", "1", "2"], "query": QUERIES["text"]})
+    write_columns(folder / "qrels" / "train-00000-of-00002.parquet", {"qid": ["1"], "docid": ["a"], "relevance": [1]})
+    write_columns(folder / "qrels" / "train-00001-of-00002.parquet", {"qid": ["3"], "docid": ["c"], "relevance": [2]})
+    write_columns(folder / "qrels" / "test-00000-of-00001.parquet", {"query_id": ["2", "2"], "corpus_id": ["b", "a"], "grade": [1, 0]})
 
 
-def put_saved(folder: Path) -> None:
+def save_datasets(folder: Path) -> None:
     """Datasets saved on disk in shards, with rows chosen by select()."""
     turned = {name: [*reversed(values), values[0]] for name, values in DOCUMENTS.items()}
     Dataset.from_dict(turned).select([2, 1, 0]).save_to_disk(str(folder / "corpus"), num_shards=2)
@@ -54,29 +54,29 @@ def put_saved(folder: Path) -> None:
     DatasetDict(qrels).save_to_disk(str(folder / "default"))
 
 
-def put_saved_together(folder: Path) -> None:
+def save_dataset_dict(folder: Path) -> None:
     """One DatasetDict of corpus and queries; qrels in their own folder."""
     DatasetDict({"corpus": Dataset.from_dict(DOCUMENTS), "queries": Dataset.from_dict(QUERIES)}).save_to_disk(str(folder))
     DatasetDict({"train": Dataset.from_dict(TRAIN), "test": Dataset.from_dict(TEST)}).save_to_disk(str(folder / "qrels"))
 
 
-def put_by_split(folder: Path) -> None:
-    put_plain(folder)
+def write_tables_by_split(folder: Path) -> None:
+    write_tables(folder)
     (folder / "queries.parquet").unlink()
-    put_table(folder / "queries" / "train.parquet", {"_id": [3, 9, 1], "text": ["third", "unjudged", "first"]})
-    put_table(folder / "queries" / "test.parquet", {"_id": [2], "text": ["second"]})
+    write_columns(folder / "queries" / "train.parquet", {"_id": [3, 9, 1], "text": ["third", "unjudged", "first"]})
+    write_columns(folder / "queries" / "test.parquet", {"_id": [2], "text": ["second"]})
 
 
-@pytest.mark.parametrize("put", [put_plain, put_shards, put_saved, put_saved_together, put_by_split])
-def test_every_layout_gives_the_same_tables(prepare: Any, tmp_path: Path, put: Any) -> None:
-    put(tmp_path / "in")
+@pytest.mark.parametrize("write", [write_tables, write_shards, save_datasets, save_dataset_dict, write_tables_by_split])
+def test_every_layout_gives_the_same_tables(prepare: Any, tmp_path: Path, write: Any) -> None:
+    write(tmp_path / "in")
     prepared = prepare(f"parquet:{tmp_path / 'in'}")
     assert (prepared.documents, prepared.queries, prepared.qrels) == EXPECTED
 
 
 def test_our_own_format_read_back_gives_the_same_bytes(prepare: Any, tmp_path: Path) -> None:
-    put_plain(tmp_path / "in")
-    put_table(tmp_path / "in" / "queries.parquet", {**QUERIES, "answers": [["x", "y"], None, []]})
+    write_tables(tmp_path / "in")
+    write_columns(tmp_path / "in" / "queries.parquet", {**QUERIES, "answers": [["x", "y"], None, []]})
     first = prepare(f"parquet:{tmp_path / 'in'}")
     second = prepare(f"parquet:{first.folder}")
     assert first.queries["train"][0] == ("3", "third", ["x", "y"])
@@ -86,19 +86,19 @@ def test_our_own_format_read_back_gives_the_same_bytes(prepare: Any, tmp_path: P
 
 
 def test_a_file_of_many_batches(prepare: Any, tmp_path: Path) -> None:
-    put_plain(tmp_path / "in")
+    write_tables(tmp_path / "in")
     ids = [f"d{i}" for i in range(20_000)]
-    put_table(tmp_path / "in" / "corpus.parquet", {"id": [*ids, "a", "b", "c"], "text": ["x"] * 20_003})
+    write_columns(tmp_path / "in" / "corpus.parquet", {"id": [*ids, "a", "b", "c"], "text": ["x"] * 20_003})
     assert [row[0] for row in prepare(f"parquet:{tmp_path / 'in'}").documents] == [*ids, "a", "b", "c"]
-    put_table(tmp_path / "in" / "corpus.parquet", {"id": [*ids, None], "text": ["x"] * 20_001})
+    write_columns(tmp_path / "in" / "corpus.parquet", {"id": [*ids, None], "text": ["x"] * 20_001})
     with pytest.raises(UserError, match=r"corpus.parquet:20001: found id None"):
         prepare(f"parquet:{tmp_path / 'in'}")
 
 
 def test_a_null_is_an_empty_text(prepare: Any, tmp_path: Path) -> None:
     """As pandas and databases export it; prepare.empty_texts says what becomes of it."""
-    put_plain(tmp_path / "in")
-    put_table(
+    write_tables(tmp_path / "in")
+    write_columns(
         tmp_path / "in" / "corpus.parquet", {"id": ["a", "b", "c", "d"], "title": ["A", None, "C", None], "text": ["x", "y", None, None]}
     )
     with pytest.raises(
@@ -154,7 +154,7 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
 @pytest.mark.parametrize("mistake", WRONG)
 def test_refuses(prepare: Any, tmp_path: Path, mistake: str) -> None:
     name, content, message = WRONG[mistake]
-    put_plain(tmp_path / "in")
+    write_tables(tmp_path / "in")
     file = tmp_path / "in" / name
     if mistake == "queries of one split":
         (tmp_path / "in" / "queries.parquet").unlink()
@@ -163,14 +163,14 @@ def test_refuses(prepare: Any, tmp_path: Path, mistake: str) -> None:
     elif isinstance(content, bytes):
         file.write_bytes(content)
     else:
-        put_table(file, content)
+        write_columns(file, content)
     with pytest.raises(UserError) as error:
         prepare(f"parquet:{tmp_path / 'in'}")
     assert re.search(message, str(error.value)), str(error.value)
 
 
 def test_a_saved_dataset_without_its_data_is_refused(prepare: Any, tmp_path: Path) -> None:
-    put_saved(tmp_path / "in")
+    save_datasets(tmp_path / "in")
     next((tmp_path / "in" / "corpus").glob("*.arrow")).unlink()
     with pytest.raises(UserError, match=r"data-0000\d-of-00002.arrow: not found"):
         prepare(f"parquet:{tmp_path / 'in'}")
@@ -189,14 +189,14 @@ def test_a_saved_dataset_without_its_data_is_refused(prepare: Any, tmp_path: Pat
     ],
 )
 def test_a_saved_dataset_whose_json_lists_no_files_is_refused(prepare: Any, tmp_path: Path, name: str, content: str) -> None:
-    put_saved(tmp_path / "in")
+    save_datasets(tmp_path / "in")
     (tmp_path / "in" / "corpus" / name).write_text(content)
     with pytest.raises(UserError, match=rf"corpus/{name}: .*expected what save_to_disk writes; save the dataset again"):
         prepare(f"parquet:{tmp_path / 'in'}")
 
 
 def test_a_truncated_saved_dataset_is_refused(prepare: Any, tmp_path: Path) -> None:
-    put_saved(tmp_path / "in")
+    save_datasets(tmp_path / "in")
     file = next((tmp_path / "in" / "corpus").glob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-60])  # Arrow reports this as an OSError
     with pytest.raises(UserError, match=r"-of-00002.arrow: cannot be read as Arrow with UTF-8 texts after row 0 \("):
@@ -213,20 +213,20 @@ def test_a_folder_without_tables_is_refused(prepare: Any, tmp_path: Path) -> Non
 
 
 def test_shards_with_a_hash_in_their_names_are_of_their_split(prepare: Any, tmp_path: Path) -> None:
-    put_plain(tmp_path / "in")
+    write_tables(tmp_path / "in")
     (tmp_path / "in/qrels/test.parquet").rename(tmp_path / "in/qrels/test-00000-of-00001-0a1b2c3d4e5f6071.parquet")
     assert prepare(f"parquet:{tmp_path / 'in'}").qrels == EXPECTED[2]
 
 
 def test_pairs_may_weigh_more_or_less_than_one(tmp_path: Path) -> None:
-    put_plain(tmp_path / "in")
-    put_table(tmp_path / "in/qrels/train.parquet", {**TRAIN, "weight": [0.25, None]})
+    write_tables(tmp_path / "in")
+    write_columns(tmp_path / "in/qrels/train.parquet", {**TRAIN, "weight": [0.25, None]})
     source = read(tmp_path / "in")
     assert [line.weight for split in ("train", "test") for line in source.qrels[split]()] == [0.25, 1, 1, 1]
 
 
 def test_a_column_of_two_that_have_its_name_is_refused(prepare: Any, tmp_path: Path) -> None:
-    put_plain(tmp_path / "in")
+    write_tables(tmp_path / "in")
     columns = [pa.array(["a"]), pa.array(["x"]), pa.array(["y"])]
     pq.write_table(pa.Table.from_arrays(columns, ["_id", "text", "text"]), tmp_path / "in/corpus.parquet")
     with pytest.raises(UserError, match=r"corpus.parquet: found column text 2 times, expected it once; rename or drop one"):

@@ -33,7 +33,7 @@ def texts(count: int = COUNT) -> list[tuple[str, str, str]]:
     return triples
 
 
-def jsonl(path: Path) -> Callable[..., Iterator[Document]]:
+def write_jsonl(path: Path) -> Callable[..., Iterator[Document]]:
     rows = [json.dumps({"_id": i, "title": t, "text": x}, ensure_ascii=n % 2 == 0) for n, (i, t, x) in enumerate(texts())]
     rows[3] += "\r"
     text = "\ufeff" + "\n".join([*rows[:9], "", "  ", *rows[9:]])  # no line end at the end
@@ -41,7 +41,7 @@ def jsonl(path: Path) -> Callable[..., Iterator[Document]]:
     return beir.documents
 
 
-def tsv(path: Path) -> Callable[..., Iterator[Document]]:
+def write_tsv(path: Path) -> Callable[..., Iterator[Document]]:
     path.write_text("".join(f"{i}\t{x}\n" for i, _, x in texts()), encoding="utf-8")
     return msmarco.documents
 
@@ -55,12 +55,12 @@ def source_of(kind: str, folder: Path) -> Source:
             pq.write_table(part, file, row_group_size=90)
         return Source(partial(parquet.documents, files), {}, {}, parts=partial(parquet.parts, files))
     path = folder / {"jsonl": "corpus.jsonl", "gzip": "corpus.jsonl.gz", "tsv": "collection.tsv"}[kind]
-    (tsv if kind == "tsv" else jsonl)(path)
+    (write_tsv if kind == "tsv" else write_jsonl)(path)
     module = msmarco if kind == "tsv" else beir
     return Source(partial(module.documents, path), {}, {}, parts=partial(module.parts, path))
 
 
-def written(source: Source, out: Path, processes: int) -> tuple[object, ...]:
+def write_and_count(source: Source, out: Path, processes: int) -> tuple[object, ...]:
     """Digest of the file, and all that is counted."""
     tally = Tally()
     ids, empty = write_documents(source, SETTINGS, out, tally=tally, processes=processes)
@@ -85,19 +85,19 @@ def test_parts_give_what_one_reader_gives(kind: str, tmp_path: Path) -> None:
     parts = list(source.parts())
     assert len(parts) > 8
     assert [document for part in parts for document in part()] == list(source.documents())  # places too
-    expected = written(Source(source.documents, {}, {}), tmp_path / "whole.parquet", 1)
+    expected = write_and_count(Source(source.documents, {}, {}), tmp_path / "whole.parquet", 1)
     no_title = sum(not text.strip() for _, _, text in texts()) if kind == "tsv" else 1
     assert expected[4] == {"documents without text": no_title} and expected[5] == {"document": 1}
     assert pq.read_metadata(tmp_path / "whole.parquet").num_row_groups > 8
-    assert written(source, tmp_path / "one.parquet", 1) == expected
+    assert write_and_count(source, tmp_path / "one.parquet", 1) == expected
     marked = without_forgotten(source, frozenset(["nothing"]))
-    assert marked.parts and written(marked, tmp_path / "marked.parquet", 1) == expected
+    assert marked.parts and write_and_count(marked, tmp_path / "marked.parquet", 1) == expected
 
 
 @pytest.mark.usefixtures("small")
 def test_several_processes_give_the_bytes_of_one(tmp_path: Path) -> None:
     source = source_of("jsonl", tmp_path)
-    assert written(source, tmp_path / "two.parquet", 2) == written(source, tmp_path / "one.parquet", 1)
+    assert write_and_count(source, tmp_path / "two.parquet", 2) == write_and_count(source, tmp_path / "one.parquet", 1)
 
 
 WRONG = {

@@ -25,18 +25,18 @@ FILES = {
 }
 
 
-def test_white_ids_are_refused_with_their_count_and_the_fix(prepare: Any, put: Any) -> None:
+def test_white_ids_are_refused_with_their_count_and_the_fix(prepare: Any, write_files: Any) -> None:
     line = r"corpus.jsonl:1: found document id 'doc 1', expected one without white space, .* \(3 such document ids\); .*prepare.ids=escape$"
     with pytest.raises(UserError, match=line):
-        prepare(f"beir:{put(FILES)}")
+        prepare(f"beir:{write_files(FILES)}")
     documents = FILES["corpus.jsonl"].replace("doc 1", "d1").replace("doc 2", "d2").replace("a\\ttab and\\nlines", "d4")
     qrels = {name: text.replace("doc ", "d") for name, text in FILES.items() if name.startswith("qrels")}
     with pytest.raises(UserError, match=r"queries.jsonl:1: found query id 'query 1'.*\(1 such query id\)"):
-        prepare(f"beir:{put({**FILES, **qrels, 'corpus.jsonl': documents})}")
+        prepare(f"beir:{write_files({**FILES, **qrels, 'corpus.jsonl': documents})}")
 
 
-def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, put: Any) -> None:
-    prepared = prepare(f"beir:{put(FILES)}", ids="escape")
+def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, write_files: Any) -> None:
+    prepared = prepare(f"beir:{write_files(FILES)}", ids="escape")
     assert [row[0] for row in prepared.documents] == ["doc 1", "doc 2", "d3", "a\ttab and\nlines"]
     assert [row[0] for row in prepared.queries["train"]] == ["query 1"]
     assert [row[:2] for row in prepared.qrels["train"]] == [("query 1", "doc 1")]
@@ -44,8 +44,8 @@ def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, put: Any) 
     assert "ids with white space, percent-encoded in TREC files: 3 documents, 1 query\n" in f"{stats_table(prepared.stats)}\n"
 
 
-def test_official_negatives_keep_white_ids(prepare: Any, put: Any) -> None:
-    source: Source = read(parse_dataset(f"beir:{put(FILES)}"))
+def test_official_negatives_keep_white_ids(prepare: Any, write_files: Any) -> None:
+    source: Source = read(parse_dataset(f"beir:{write_files(FILES)}"))
     at = At(Path("negatives"), 1)
     negatives = [Negative(at, "query 1", doc) for doc in ("a\ttab and\nlines", "doc 1", "doc 2", "d3")]
     prepared = prepare(replace(source, negatives=lambda: iter(negatives)), ids="escape")

@@ -40,7 +40,7 @@ def test_a_position_sees_the_vector_the_special_tokens_and_a_share_of_the_others
     assert np.array_equal(masks[0], decoder_mask(ids, vocabulary, 0.7, np.random.default_rng(0)))
 
 
-def layer(tiny_encoder: Path) -> tuple[Any, Decoder]:
+def encoder_and_decoder(tiny_encoder: Path) -> tuple[Any, Decoder]:
     config = AutoConfig.for_model(**json.loads((tiny_encoder / "config.json").read_text()))
     torch.manual_seed(0)
     transformer = AutoModel.from_config(config).eval()
@@ -51,7 +51,7 @@ def layer(tiny_encoder: Path) -> tuple[Any, Decoder]:
 
 def test_the_decoder_never_waits_for_a_gpu(tiny_encoder: Path) -> None:
     with fake_gpu() as gpu:
-        transformer, decoder = (part.to(GPU) for part in layer(tiny_encoder))
+        transformer, decoder = (part.to(GPU) for part in encoder_and_decoder(tiny_encoder))
         ids, seen = torch.arange(5, 15, device=GPU)[None], torch.ones(1, 10, 10, dtype=torch.bool, device=GPU)
         text = torch.ones(1, transformer.config.hidden_size, device=GPU)
         gpu.waited.clear()
@@ -60,23 +60,23 @@ def test_the_decoder_never_waits_for_a_gpu(tiny_encoder: Path) -> None:
 
 
 def test_what_is_not_visible_changes_nothing_and_the_vector_changes_every_position(tiny_encoder: Path) -> None:
-    transformer, decoder = layer(tiny_encoder)
+    transformer, decoder = encoder_and_decoder(tiny_encoder)
     ids = torch.arange(5, 15)[None]
     text = torch.randn(1, transformer.config.hidden_size, requires_grad=True)
     seen = torch.zeros(1, 10, 10, dtype=torch.bool)
     seen[:, :, 0] = True
     seen[0, 3, 7] = True
 
-    def decoded(changed: torch.Tensor) -> torch.Tensor:
+    def decode(changed: torch.Tensor) -> torch.Tensor:
         return decoder(*decoder_inputs(transformer, changed, text), seen)
 
     other = ids.clone()
     other[0, 7] = 99
-    difference = (decoded(ids) - decoded(other)).abs().sum(-1)[0]
+    difference = (decode(ids) - decode(other)).abs().sum(-1)[0]
     assert difference[3] > 1e-4
     assert difference[[0, 1, 2, 4, 5, 6, 7, 8, 9]].max() == 0, "only position 3 sees position 7"
     for place in range(10):
-        (gradient,) = torch.autograd.grad(decoded(ids)[0, place, 0], text)
+        (gradient,) = torch.autograd.grad(decode(ids)[0, place, 0], text)
         assert gradient.abs().sum() > 0
 
 

@@ -21,21 +21,21 @@ def test_replay_equals_an_instrumented_run(small: Any, monkeypatch: pytest.Monke
     read: list[set[int]] = []
     row, make = Chunks.row, entry.make_step
 
-    def watched(self: Chunks, number: int) -> Any:
+    def record_row(self: Chunks, number: int) -> Any:
         read[-1].add(int(self.tokens.owners[number]))
         return row(self, number)
 
-    def watched_step(*arguments: Any) -> Any:
+    def make_recorded_step(*arguments: Any) -> Any:
         backward = make(*arguments)
 
-        def each(number: int) -> Any:
+        def step(number: int) -> Any:
             read.append(set())
             return backward(number)
 
-        return Steps.undrawn(each)
+        return Steps.undrawn(step)
 
-    monkeypatch.setattr(Chunks, "row", watched)
-    monkeypatch.setattr(entry, "make_step", watched_step)
+    monkeypatch.setattr(Chunks, "row", record_row)
+    monkeypatch.setattr(entry, "make_step", make_recorded_step)
     result = small.stage("pretrain@costa", *small.elsewhere("pretrain@costa", "again"), "--chunks", "again/chunks")
     assert result.status == 0, result
     params = load(Pretrain, "pretrain.costa", small.folder / "params.yaml")

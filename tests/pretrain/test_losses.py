@@ -9,7 +9,7 @@ from tasks.pretrain.losses import alignment, group_contrastive, inverse_cloze, m
 from tasks.pretrain.step import reduce_losses
 
 
-def looped(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch.Tensor:
+def reference_loss(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch.Tensor:
     """Eq. 8, sum over texts, as it is written: i over texts, p over own spans, j over all vectors but i."""
     n, s, _ = spans.shape
     total = torch.zeros((), dtype=text.dtype)
@@ -27,7 +27,7 @@ def looped(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch
 def test_group_contrastive_and_its_gradient_equal_a_triple_loop() -> None:
     generator = torch.Generator().manual_seed(1)
     values = []
-    for loss_of in (lambda t, s: group_contrastive(t, s, 0.5).sum(), lambda t, s: looped(t, s, 0.5)):
+    for loss_of in (lambda t, s: group_contrastive(t, s, 0.5).sum(), lambda t, s: reference_loss(t, s, 0.5)):
         generator.manual_seed(1)
         text = torch.randn(5, 7, dtype=torch.float64, generator=generator, requires_grad=True)
         spans = torch.randn(5, 6, 7, dtype=torch.float64, generator=generator, requires_grad=True)

@@ -26,16 +26,16 @@ def test_first_own_and_masking_fractions(tiny_encoder: Path) -> None:
     assert not hidden[special].any() and (seen[special] == ids[special]).all()
     assert (seen[~hidden] == ids[~hidden]).all()
 
-    def near(count: int, total: int, share: float) -> bool:  # within four standard deviations of a binomial
+    def is_near(count: int, total: int, share: float) -> bool:  # within four standard deviations of a binomial
         return abs(count - total * share) < 4 * (total * share * (1 - share)) ** 0.5
 
     total = int(hidden.sum())
-    assert near(total, int((~special).sum()), 0.15)
+    assert is_near(total, int((~special).sum()), 0.15)
     masked, kept = seen[hidden] == tokenizer.mask_token_id, seen[hidden] == ids[hidden]
-    assert near(int(masked.sum()), total, 0.8)
-    assert near(int(kept.sum()), total, 0.1)
+    assert is_near(int(masked.sum()), total, 0.8)
+    assert is_near(int(kept.sum()), total, 0.1)
     drawn = seen[hidden][~masked & ~kept]
-    assert near(len(drawn), total, 0.1)
+    assert is_near(len(drawn), total, 0.1)
     assert len(set(drawn.tolist())) > 0.9 * len(drawn) * (1 - len(drawn) / (2 * len(vocabulary))), "random tokens are uniform"
 
 

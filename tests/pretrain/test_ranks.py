@@ -54,11 +54,11 @@ KINDS = [
 ]
 
 
-def named(values: dict[str, Any]) -> str:
+def join_values(values: dict[str, Any]) -> str:
     return "-".join(map(str, values.values()))
 
 
-@pytest.mark.parametrize("values", [*KINDS, {"objective": "costa", "contrastive_input": "clean"}], ids=named)
+@pytest.mark.parametrize("values", [*KINDS, {"objective": "costa", "contrastive_input": "clean"}], ids=join_values)
 def test_gradients_without_padding_are_those_with_it(
     chunks: Any, tiny_encoder: Path, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +115,7 @@ def test_on_gpus_each_rank_has_a_cut(chunks: Any, tiny_encoder: Path, device: to
 
 @pytest.mark.parametrize("ranks", [2, 5])
 @pytest.mark.parametrize("graph_tokens", [0, 700])
-@pytest.mark.parametrize("values", KINDS, ids=named)
+@pytest.mark.parametrize("values", KINDS, ids=join_values)
 def test_ranks_add_up_to_one(chunks: Any, tiny_encoder: Path, values: dict[str, Any], graph_tokens: int, ranks: int) -> None:
     settings = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
     params = Pretrain.model_validate(settings | values)

@@ -29,7 +29,7 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
     return read_vocabulary(tokenizer, "tiny")
 
 
-def pretrain(**values: Any) -> Pretrain:
+def pretrain_params(**values: Any) -> Pretrain:
     return Pretrain.model_validate({"init": "base"} | values)
 
 
@@ -62,7 +62,7 @@ def test_spans_stay_inside_the_text(n: int, vocabulary: Vocabulary, tokenizer: A
     least = {"word": 1, "phrase": 4, "sentence": 16, "paragraph": 64}
     most = {"word": 1, "phrase": 16, "sentence": 64, "paragraph": 128}
     for _ in range(200):
-        spans = draw_spans(ids, vocabulary, pretrain(), rng)
+        spans = draw_spans(ids, vocabulary, pretrain_params(), rng)
         assert spans.shape == (20, 2)
         assert (spans[:, 0] >= 1).all() and (spans[:, 1] <= n + 1).all()
         lengths = np.diff(spans).ravel().reshape(4, 5)
@@ -89,9 +89,9 @@ def test_words_are_whole_and_not_stopwords(vocabulary: Vocabulary, tokenizer: An
     assert any(end - begin > 3 for begin, end in actual), "a word of many pieces is among them"
     for begin, end in actual:  # also where a row ends with a word
         assert whole_words(ids[:end], vocabulary).tolist()[-1] == [begin, end]
-    spans = draw_spans(ids, vocabulary, pretrain(granularities=["word"], spans=50), np.random.default_rng(0))
+    spans = draw_spans(ids, vocabulary, pretrain_params(granularities=["word"], spans=50), np.random.default_rng(0))
     assert {tuple(pair) for pair in spans.tolist()} <= set(expected)
-    drawn = draw_spans(ids, vocabulary, pretrain(granularities=["word"], spans=8000), np.random.default_rng(1))
+    drawn = draw_spans(ids, vocabulary, pretrain_params(granularities=["word"], spans=8000), np.random.default_rng(1))
     counts = Counter(tuple(pair) for pair in drawn.tolist())
     assert stats.chisquare([counts[pair] for pair in expected]).pvalue > 0.001, "words are uniform"
 
@@ -99,13 +99,13 @@ def test_words_are_whole_and_not_stopwords(vocabulary: Vocabulary, tokenizer: An
 def test_a_text_of_stopwords_gives_single_tokens(vocabulary: Vocabulary, tokenizer: Any) -> None:
     ids = np.array(tokenizer("it is of the and")["input_ids"])
     assert len(whole_words(ids, vocabulary)) == 0
-    spans = draw_spans(ids, vocabulary, pretrain(granularities=["word"]), np.random.default_rng(0))
+    spans = draw_spans(ids, vocabulary, pretrain_params(granularities=["word"]), np.random.default_rng(0))
     assert (np.diff(spans) == 1).all() and spans.min() >= 1 and spans.max() <= 6
 
 
 def test_excluded_granularity_has_no_spans(vocabulary: Vocabulary, tokenizer: Any) -> None:
     ids = np.array(tokenizer(TEXT)["input_ids"])
-    params = pretrain(granularities=["word", "phrase", "sentence"], spans=4)
+    params = pretrain_params(granularities=["word", "phrase", "sentence"], spans=4)
     assert draw_spans(ids, vocabulary, params, np.random.default_rng(0)).shape == (12, 2)
 
 

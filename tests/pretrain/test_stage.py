@@ -31,12 +31,12 @@ pretrain:
 """
 
 
-def checkpoints(folder: Path, seconds: int) -> None:
+def write_runtime(folder: Path, seconds: int) -> None:
     """0: one after each step, which takes most of the time of so small a training."""
     (folder / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {seconds}\n")
 
 
-def pretrain(name: str, init: str, out: str) -> list[str]:
+def pretrain_arguments(name: str, init: str, out: str) -> list[str]:
     return [
         "--name",
         name,
@@ -54,16 +54,16 @@ def pretrain(name: str, init: str, out: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_stage: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\n{PARAMS}")
-    checkpoints(folder, 30)
+    write_runtime(folder, 30)
     rows = [{"id": d, "title": title, "text": text} for d, (title, text) in tiny_corpus.documents.items()]
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
-    run_here(folder, "articles", "--out", "articles")
-    run_here(folder, "chunk", "--texts", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
-    run_here(folder, "pretrain", *pretrain("costa", "base", "whole"))
+    run_stage(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
+    run_stage(folder, "articles", "--out", "articles")
+    run_stage(folder, "chunk", "--texts", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
+    run_stage(folder, "pretrain", *pretrain_arguments("costa", "base", "whole"))
     return folder
 
 
@@ -71,10 +71,10 @@ def curve(folder: Path, name: str) -> list[float]:
     return [float(line.split("\t")[1]) for line in (folder / f"plots/metrics/train/{name}.tsv").read_text().splitlines()[1:]]
 
 
-def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any) -> None:
+def test_killed_and_resumed_equals_undisturbed(project: Path, run_stage: Any) -> None:
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
-    checkpoints(project, 0)
-    process = subprocess.Popen([sys.executable, "-m", "tasks.pretrain", *pretrain("costa", "base", "killed")], cwd=project)
+    write_runtime(project, 0)
+    process = subprocess.Popen([sys.executable, "-m", "tasks.pretrain", *pretrain_arguments("costa", "base", "killed")], cwd=project)
     deadline = time.monotonic() + 120
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
         assert process.poll() is None, "the training ended before it could be killed"
@@ -82,9 +82,9 @@ def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any) -> 
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    checkpoints(project, 30)
+    write_runtime(project, 30)
     assert not (project / "killed/encoder").exists(), "a killed stage left an out"
-    assert "resuming from step" in run_here(project, "pretrain", *pretrain("costa", "base", "killed"))
+    assert "resuming from step" in run_stage(project, "pretrain", *pretrain_arguments("costa", "base", "killed"))
     for out in ("encoder", "curves"):
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
     assert [path.name for path in project.glob(".retemper/scratch/*/*/finished")] == ["finished"], "scratch is marked as done with"
@@ -130,8 +130,8 @@ def test_a_head_of_another_output_layer_is_not_taken_for_one_over_the_word_embed
         assert bool(find_head(tmp_path / str(tied))) == tied
 
 
-def test_pretraining_without_mlm_keeps_its_head_unchanged(project: Path, run_here: Any) -> None:
-    output = run_here(project, "pretrain", *pretrain("bare", "base", "bare"))
+def test_pretraining_without_mlm_keeps_its_head_unchanged(project: Path, run_stage: Any) -> None:
+    output = run_stage(project, "pretrain", *pretrain_arguments("bare", "base", "bare"))
     before, after = find_head(project / "base"), find_head(project / "bare/encoder")
     assert before and before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -139,39 +139,39 @@ def test_pretraining_without_mlm_keeps_its_head_unchanged(project: Path, run_her
     assert f"pretrain.bare: {count:,} chunks, {count:,} texts per step" in output
 
 
-def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, minilm: Path, run_here: Any) -> None:
+def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, minilm: Path, run_stage: Any) -> None:
     assert not find_head(minilm)
-    output = run_here(project, "pretrain", *pretrain("ict", "whole/encoder", "ict"))
+    output = run_stage(project, "pretrain", *pretrain_arguments("ict", "whole/encoder", "ict"))
     assert "new MLM head" not in output
-    output = run_here(project, "pretrain", *pretrain("small", str(minilm), "small"))
+    output = run_stage(project, "pretrain", *pretrain_arguments("small", str(minilm), "small"))
     assert "a new MLM head, tied to the word embeddings" in output  # random weights, so the tokenizer alone is MiniLM's
     towers = load_towers(project / "small/encoder")
     assert (towers.document.width, towers.document.shape.pooling, towers.document.shape.similarity) == (32, "mean", "cosine")
     assert curve(project / "small/curves", "mlm_loss")[0] == pytest.approx(10.33, abs=0.3)  # log(30522)
 
 
-def test_a_user_mistake_is_one_line(project: Path, end_here: Any) -> None:
-    result = end_here(project, "pretrain", *pretrain("deep", "base", "mistake"))
+def test_a_user_mistake_is_one_line(project: Path, try_stage: Any) -> None:
+    result = try_stage(project, "pretrain", *pretrain_arguments("deep", "base", "mistake"))
     assert (result.status, len(result.err.splitlines())) == (2, 1), result
     line = "retemper: params.yaml: pretrain.deep.paragraph: found [64, 128], but the longest text has 62 tokens; decrease it"
     assert result.err.startswith(line)
     assert not (project / "mistake/encoder").exists()
 
 
-def test_chunks_longer_than_the_model_are_refused(project: Path, end_here: Any) -> None:
+def test_chunks_longer_than_the_model_are_refused(project: Path, try_stage: Any) -> None:
     (project / "long").mkdir()
     (project / "long/params.yaml").write_text("chunk: {length: 1024}")
-    result = end_here(project / "long", "chunk", "--texts", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
+    result = try_stage(project / "long", "chunk", "--texts", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
     assert "params.yaml: chunk.length: found 1024, expected at most 512" in result.err
     assert result.status == 2
 
 
-def test_chunks_of_the_corpus_itself(project: Path, tmp_path: Path, tiny_corpus: Any, run_here: Any) -> None:
+def test_chunks_of_the_corpus_itself(project: Path, tmp_path: Path, tiny_corpus: Any, run_stage: Any) -> None:
     """Documents in place of articles: the same chunks as of articles with their ids and texts."""
     (tmp_path / "params.yaml").write_text("chunk: {length: 64, texts: corpus}\n")
-    run_here(tmp_path, "chunk", "--texts", str(tiny_corpus.records), "--tokenizer", str(project / "tokenizer"), "--out", "own")
+    run_stage(tmp_path, "chunk", "--texts", str(tiny_corpus.records), "--tokenizer", str(project / "tokenizer"), "--out", "own")
     (tmp_path / "as_articles").mkdir()
     shutil.copy(tiny_corpus.records / "documents.parquet", tmp_path / "as_articles/articles.parquet")
     (tmp_path / "params.yaml").write_text("chunk: {length: 64, texts: articles}\n")
-    run_here(tmp_path, "chunk", "--texts", "as_articles", "--tokenizer", str(project / "tokenizer"), "--out", "other")
+    run_stage(tmp_path, "chunk", "--texts", "as_articles", "--tokenizer", str(project / "tokenizer"), "--out", "other")
     assert folder_digest(tmp_path / "own") == folder_digest(tmp_path / "other")

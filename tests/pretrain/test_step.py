@@ -32,7 +32,7 @@ from tasks.pretrain.words import Vocabulary, read_vocabulary
 SIZE = Scratch(layers=1, width=16, heads=2)
 
 
-def pretrain(**values: Any) -> Pretrain:
+def pretrain_params(**values: Any) -> Pretrain:
     return Pretrain.model_validate({"init": "base", "batch_texts": 4, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512} | values)
 
 
@@ -62,7 +62,7 @@ def module_of(params: Pretrain, tiny_encoder: Path) -> Pretrainer:
     return module.eval()  # without dropout a text's vectors do not depend on the rest of the batch
 
 
-def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary: Vocabulary) -> torch.Tensor:
+def reference_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary: Vocabulary) -> torch.Tensor:
     batch = draw_batch(chunks, usable_rows(chunks, params, ""), vocabulary, params, 3)
 
     def hidden(ids: Any) -> torch.Tensor:
@@ -103,11 +103,11 @@ def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary:
             mlm, number = mlm - torch.log_softmax(logits, 0)[ids[place]], number + 1
     if params.mlm_reduction == "mean":
         mlm = mlm / max(1, number)
-    decoded = plain_decoder_loss(module, params, batch, texts) if params.objective == "retromae" else torch.zeros(())
+    decoded = reference_decoder_loss(module, params, batch, texts) if params.objective == "retromae" else torch.zeros(())
     return params.contrastive_weight * contrast * (params.objective in ("costa", "ict")) + params.mlm_weight * mlm + decoded
 
 
-def plain_decoder_loss(module: Pretrainer, params: Pretrain, batch: Batch, texts: list[torch.Tensor]) -> torch.Tensor:
+def reference_decoder_loss(module: Pretrainer, params: Pretrain, batch: Batch, texts: list[torch.Tensor]) -> torch.Tensor:
     """RetroMAE, Eq. 5 to 9, a text, a position, and a head at a time."""
     decoder, embeddings = module.decoder, module.encoder.transformer.embeddings
     assert decoder is not None and module.head is not None
@@ -151,9 +151,9 @@ CASES: list[dict[str, Any]] = [
 def test_a_step_leaves_the_gradients_of_the_plain_sums(
     values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = pretrain(**{"batch_texts": 12, **values})
+    params = pretrain_params(**{"batch_texts": 12, **values})
     module = module_of(params, tiny_encoder)
-    loss = plain_loss(module, params, chunks, vocabulary)
+    loss = reference_loss(module, params, chunks, vocabulary)
     loss.backward()
     plain = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
     rows = usable_rows(chunks, params, "")
@@ -186,9 +186,9 @@ def test_the_metrics_of_a_step_are_those_of_plain_loops(
     values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
 ) -> None:
     """Losses are plotted without their weights, and the geometry is of vectors before the projector."""
-    params = pretrain(**{"batch_texts": 12, **values})
+    params = pretrain_params(**{"batch_texts": 12, **values})
     module, rows = module_of(params, tiny_encoder), usable_rows(chunks, params, "")
-    loss = plain_loss(module, params, chunks, vocabulary)
+    loss = reference_loss(module, params, chunks, vocabulary)
     batch = draw_batch(chunks, rows, vocabulary, params, 3)
     count, share = len(batch.clean), float(loss.detach())
 
@@ -243,15 +243,15 @@ def test_tokens_that_are_predicted_correctly_are_counted(
     rows: int, chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, and in parts of few logits: four of ten are the head's own answers."""
-    module = module_of(pretrain(), tiny_encoder)
+    module = module_of(pretrain_params(), tiny_encoder)
     assert module.head is not None
     hidden = torch.randn(10, SIZE.width, generator=torch.Generator().manual_seed(1))
     logits = module.head(hidden, module.embeddings()).detach()
     truth = (logits.argmax(1) + (torch.arange(10) >= 4)) % len(module.embeddings())
     monkeypatch.setattr(step_module, "LOGITS", rows * len(module.embeddings()))
-    batch = draw_batch(chunks, usable_rows(chunks, pretrain(), ""), vocabulary, pretrain(), 0)
+    batch = draw_batch(chunks, usable_rows(chunks, pretrain_params(), ""), vocabulary, pretrain_params(), 0)
     work = Work(torch.device("cpu"), torch.float32, 0, chunks.tokens.pad)
-    losses, right = Step(module, batch, pretrain(), work, (1,), 512, None).predicted(hidden, truth)
+    losses, right = Step(module, batch, pretrain_params(), work, (1,), 512, None).predicted(hidden, truth)
     assert int(right) == 4
     torch.testing.assert_close(losses.detach(), logits.logsumexp(1) - logits[torch.arange(10), truth])
 
@@ -261,7 +261,7 @@ def test_kept_graphs_change_nothing_with_dropout(
     values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
 ) -> None:
     """A cut that is encoded again draws the first pass's dropout. A step's dropout depends on its seed and its number."""
-    params = pretrain(**{"batch_texts": 12, "seed": 6, **values})
+    params = pretrain_params(**{"batch_texts": 12, "seed": 6, **values})
     module, rows = module_of(params, tiny_encoder).train(), usable_rows(chunks, params, "")
     outcomes = []
     for graph_tokens in (0, 300, 10**6):
@@ -282,18 +282,18 @@ def test_kept_graphs_change_nothing_with_dropout(
 
 def test_the_geometry_of_the_inverse_cloze_task_is_of_pairs_and_of_passages() -> None:
     vectors = torch.randn(10, 6, generator=torch.Generator().manual_seed(5))
-    metrics = read_figures(geometry_metrics(Vectors(vectors, None), pretrain(objective="ict")))
+    metrics = read_figures(geometry_metrics(Vectors(vectors, None), pretrain_params(objective="ict")))
     units = [vector / vector.norm() for vector in vectors]
     queries, passages = units[:5], units[5:]
     distances = [float((query - passage).square().sum()) for query, passage in zip(queries, passages, strict=True)]
     spread = [math.exp(-2 * float((first - second).square().sum())) for first, second in combinations(passages, 2)]
     assert metrics["alignment"] == pytest.approx(sum(distances) / 5, rel=1e-5)
     assert metrics["uniformity"] == pytest.approx(math.log(sum(spread) / 10), rel=1e-5)
-    assert set(geometry_metrics(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
+    assert set(geometry_metrics(Vectors(vectors, None), pretrain_params(objective="mlm"))) == {"uniformity"}
 
 
 def test_ict_removes_one_whole_sentence(chunks: Chunks, vocabulary: Vocabulary) -> None:
-    params = pretrain(objective="ict", batch_texts=8)
+    params = pretrain_params(objective="ict", batch_texts=8)
     rows = usable_rows(chunks, params, "")
     assert (chunks.sentence_counts[rows] >= 2).all() and len(rows) < len(chunks)
     chunk_sentences = {tuple(chunks.row(row).tolist()): chunks.sentences(row) for row in rows.tolist()}
@@ -309,19 +309,19 @@ def test_ict_removes_one_whole_sentence(chunks: Chunks, vocabulary: Vocabulary) 
 
 
 def test_epoch_sees_every_chunk_once_and_redraws_spans_unless_fixed(chunks: Chunks, vocabulary: Vocabulary) -> None:
-    params = pretrain(batch_texts=3)
+    params = pretrain_params(batch_texts=3)
     rows = usable_rows(chunks, params, "")
     per_epoch = len(rows) // 3
     texts = [tuple(ids.tolist()) for step in range(per_epoch) for ids in draw_batch(chunks, rows, vocabulary, params, step).clean]
     assert len(texts) == len(set(texts)) == per_epoch * 3
-    assert steps_of(rows, pretrain(batch_texts=3, epochs=2)) == 2 * per_epoch
+    assert steps_of(rows, pretrain_params(batch_texts=3, epochs=2)) == 2 * per_epoch
 
     def spans_of(params: Pretrain, epoch: int) -> dict[tuple[int, ...], Any]:
         batches = [draw_batch(chunks, rows, vocabulary, params, epoch * per_epoch + step) for step in range(per_epoch)]
         return {tuple(ids.tolist()): spans.tolist() for b in batches for ids, spans in zip(b.clean, b.spans, strict=True)}
 
     for redraw in (True, False):
-        first, second = (spans_of(pretrain(batch_texts=3, redraw=redraw), epoch) for epoch in (0, 1))
+        first, second = (spans_of(pretrain_params(batch_texts=3, redraw=redraw), epoch) for epoch in (0, 1))
         same = [first[text] == second[text] for text in first.keys() & second.keys()]
         assert same and (not any(same) if redraw else all(same))
 
@@ -335,7 +335,7 @@ def test_epoch_sees_every_chunk_once_and_redraws_spans_unless_fixed(chunks: Chun
 )
 def test_settings_that_no_text_can_satisfy_are_refused(values: dict[str, Any], line: str, chunks: Chunks) -> None:
     with pytest.raises(UserError, match=line):
-        usable_rows(chunks, pretrain(**values), "p")
+        usable_rows(chunks, pretrain_params(**values), "p")
 
 
 @pytest.mark.parametrize(
@@ -356,17 +356,17 @@ def test_too_few_chunks_are_refused(sentences: list[int], objective: str, line: 
 
     store: Any = Few()
     with pytest.raises(UserError, match=line):
-        usable_rows(store, pretrain(objective=objective), "p")
+        usable_rows(store, pretrain_params(objective=objective), "p")
     store.sentence_counts = np.array([*sentences, 2, 2])
     expected = [row for row, count in enumerate(store.sentence_counts) if count >= 2 or objective != "ict"]
-    assert usable_rows(store, pretrain(objective=objective), "p").tolist() == expected
+    assert usable_rows(store, pretrain_params(objective=objective), "p").tolist() == expected
 
 
 def test_an_encoder_of_several_poolings_is_refused_unless_one_is_chosen(tiny_encoder: Path) -> None:
     towers = load_towers(tiny_encoder, Shape(pooling="cls+mean"))
     with pytest.raises(UserError, match=r"found an encoder of several poolings \(cls\+mean\), expected one; set pooling"):
-        make_pretrainer(towers, None, pretrain(objective="ict"))
-    assert make_pretrainer(towers, None, pretrain(objective="ict", pooling="mean")).pooling == "mean"
+        make_pretrainer(towers, None, pretrain_params(objective="ict"))
+    assert make_pretrainer(towers, None, pretrain_params(objective="ict", pooling="mean")).pooling == "mean"
 
 
 def test_the_first_token_of_a_decoder_is_refused(start: Callable[[str], Path]) -> None:
@@ -374,8 +374,8 @@ def test_the_first_token_of_a_decoder_is_refused(start: Callable[[str], Path]) -
     with pytest.raises(
         UserError, match=r"^pretrain: found pooling cls over a causal transformer \(qwen3\), whose first token sees no other"
     ):
-        make_pretrainer(towers, None, pretrain(objective="ict", pooling="cls"))
-    assert make_pretrainer(towers, None, pretrain(objective="ict")).pooling == "last"
+        make_pretrainer(towers, None, pretrain_params(objective="ict", pooling="cls"))
+    assert make_pretrainer(towers, None, pretrain_params(objective="ict")).pooling == "last"
 
 
 @pytest.mark.parametrize("kind", ["modernbert", "qwen3"])
@@ -396,4 +396,4 @@ def test_a_new_size_does_not_keep_what_layers_or_heads_had(kind: str) -> None:
 @pytest.mark.parametrize("values", [{"temperature": 0}, {"phrase": [5, 4]}, {"beta": [0, 1]}, {"objective": "mlm", "mlm_weight": 0}])
 def test_parameters_that_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values)) if len(values) == 1 else "no loss"):
-        pretrain(**values)
+        pretrain_params(**values)

@@ -32,14 +32,14 @@ SETTINGS = {"per_document": 2, "least_words": 1, "most_words": 4, "precision": "
 
 
 @pytest.fixture
-def project(tmp_path: Path, tiny_corpus: Any, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, tiny_corpus: Any, run_stage: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
     (tmp_path / "runtime.yaml").write_text("device: cpu\n")
     monkeypatch.chdir(tmp_path)
     configure(tmp_path)
     (tmp_path / "corpus" / "stats.json").write_text(json.dumps({"documents": {"count": 60}}))
     if not (tmp_path / "encoder").exists():
-        run_here(tmp_path, "base", "--encoder", "encoder", "--state", "state", "--tokenizer", "tokenizer")
+        run_stage(tmp_path, "base", "--encoder", "encoder", "--state", "state", "--tokenizer", "tokenizer")
     return tmp_path
 
 
@@ -65,12 +65,12 @@ def rows(folder: Path, split: str) -> tuple[dict[str, str], list[tuple[str, str,
     return {row["id"]: row["text"] for row in queries}, [tuple(row.values()) for row in qrels]
 
 
-def best(scores: dict[str, float], depth: int) -> list[str]:
+def best_documents(scores: dict[str, float], depth: int) -> list[str]:
     """The best documents, ties by descending id."""
     return [doc for doc, _ in sorted(scores.items(), key=lambda pair: (pair[1], pair[0]), reverse=True)][:depth]
 
 
-def found_by_bm25(query: str, documents: dict[str, str], depth: int) -> list[str]:
+def bm25_documents(query: str, documents: dict[str, str], depth: int) -> list[str]:
     terms, settings = analyzer("english", "english"), BM25.model_validate(FLAT)
     bags = {doc: terms(text) for doc, text in documents.items()}
     mean = sum(map(len, bags.values())) / len(bags)
@@ -82,13 +82,13 @@ def found_by_bm25(query: str, documents: dict[str, str], depth: int) -> list[str
             if count := bag.count(term):
                 weight = idf * count / (settings.k1 * (1 - settings.b + settings.b * len(bag) / mean) + count)
                 scores[doc] = float(np.float32(scores.get(doc, 0)) + np.float32(weight))  # rounded as there, so that ties are the same
-    return best(scores, depth)
+    return best_documents(scores, depth)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_here: Run, depth: int) -> None:
+def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_stage: Run, depth: int) -> None:
     configure(project, agree_depth=depth)
-    run_here(project, *arguments("out"))
+    run_stage(project, *arguments("out"))
     params = Pseudo.model_validate(SETTINGS | {"agree_depth": depth})
     documents = {doc: text for doc, (_, text) in tiny_corpus.documents.items()}
     pseudo_queries = [
@@ -100,8 +100,10 @@ def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_here
     lexical = dense = dense_alone = 0
     for candidate in pseudo_queries:
         vector = encode_texts(towers.query, tokenizer, [candidate.text], 16, cpu)[0]
-        by_bm25 = candidate.doc in found_by_bm25(candidate.text, documents, depth)
-        by_encoder = candidate.doc in best({doc: float(np.dot(vector, document_vector)) for doc, document_vector in vectors.items()}, depth)
+        by_bm25 = candidate.doc in bm25_documents(candidate.text, documents, depth)
+        by_encoder = candidate.doc in best_documents(
+            {doc: float(np.dot(vector, document_vector)) for doc, document_vector in vectors.items()}, depth
+        )
         lexical, dense, dense_alone = lexical + by_bm25, dense + by_encoder, dense_alone + (by_encoder and not by_bm25)
         if is_dev(candidate.doc, params):
             if by_bm25 or by_encoder:
@@ -121,21 +123,21 @@ def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_here
     assert counts == {"made": len(pseudo_queries), "bm25": lexical, "encoder": dense, "both": dense - dense_alone}
 
 
-def test_equal_inputs_give_equal_bytes_and_another_seed_others(project: Path, run_here: Run) -> None:
+def test_equal_inputs_give_equal_bytes_and_another_seed_others(project: Path, run_stage: Run) -> None:
     for folder in ("one", "two"):
-        output = run_here(project, *arguments(folder))
+        output = run_stage(project, *arguments(folder))
     assert folder_digest(project / "one") == folder_digest(project / "two")
     assert "without human judgments" in output
     configure(project, seed=43)
-    run_here(project, *arguments("three"))
+    run_stage(project, *arguments("three"))
     assert folder_digest(project / "one") != folder_digest(project / "three")
 
 
-def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(project: Path, run_here: Run) -> None:
+def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(project: Path, run_stage: Run) -> None:
     configure(project, dev=None)
     for folder in ("queries", "qrels"):
         (project / "corpus" / folder / "train.parquet").unlink()
-    run_here(project, *arguments("out"))
+    run_stage(project, *arguments("out"))
     for split in ("dev", "test"):
         assert rows(project / "out", split) == rows(project / "corpus", split)
     train, _ = rows(project / "out", "train")
@@ -145,21 +147,21 @@ def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(proje
     assert stats["pseudo"]["dev"] == "corpus" and stats["splits"]["train"]["queries"] == len(train)
 
 
-def test_a_query_that_test_has_too_is_neither_in_train_nor_in_dev(project: Path, run_here: Run) -> None:
-    run_here(project, *arguments("before"))
+def test_a_query_that_test_has_too_is_neither_in_train_nor_in_dev(project: Path, run_stage: Run) -> None:
+    run_stage(project, *arguments("before"))
     leaks = {split: next(iter(rows(project / "before", split)[0].values())) for split in ("train", "dev")}
     table = read_table(project / "corpus/queries/test.parquet", QUERIES)
     extra = [{"id": f"leak{n}", "text": text.upper(), "answers": []} for n, text in enumerate(leaks.values())]
     write_table(project / "corpus/queries/test.parquet", QUERIES, [table.from_pylist(table.to_pylist() + extra, schema=QUERIES)])
-    run_here(project, *arguments("after"))
+    run_stage(project, *arguments("after"))
     for split in ("train", "dev"):
         texts = set(rows(project / "after", split)[0].values())
         assert texts == set(rows(project / "before", split)[0].values()) - {leaks[split]}
 
 
-def test_so_many_documents_give_queries(project: Path, run_here: Run) -> None:
+def test_so_many_documents_give_queries(project: Path, run_stage: Run) -> None:
     configure(project, documents=7, agree_depth=60, kinds=["title"])
-    run_here(project, *arguments("out"))
+    run_stage(project, *arguments("out"))
     judged_docs = {doc for split in ("train", "dev") for _, doc, _ in rows(project / "out", split)[1]}
     stats = json.loads((project / "out" / "stats.json").read_text())["pseudo"]["kinds"]["title"]
     assert stats["made"] == 7 and judged_docs
@@ -177,56 +179,56 @@ def test_so_many_documents_give_queries(project: Path, run_here: Run) -> None:
         ({"per_document": 0}, ("pseudo.per_document", "greater than or equal to 1")),
     ],
 )
-def test_what_cannot_be_made_is_told_in_one_line(project: Path, end_here: Run, settings: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_what_cannot_be_made_is_told_in_one_line(project: Path, try_stage: Run, settings: dict[str, Any], words: tuple[str, ...]) -> None:
     configure(project, **settings)
-    result = end_here(project, *arguments("out"))
+    result = try_stage(project, *arguments("out"))
     line = result.err.strip().splitlines()[-1]
     assert result.status == 2 and all(word in line for word in words), result
     assert not (project / "out").exists()
 
 
-def test_a_source_without_dev_cannot_give_dev_and_nothing_found_is_an_error(project: Path, end_here: Run) -> None:
+def test_a_source_without_dev_cannot_give_dev_and_nothing_found_is_an_error(project: Path, try_stage: Run) -> None:
     for folder, schema in (("queries", QUERIES), ("qrels", QRELS)):
         write_table(project / "corpus" / folder / "dev.parquet", schema, [])
     configure(project, dev="corpus")
-    assert "the source has no dev qrels" in end_here(project, *arguments("out")).err
+    assert "the source has no dev qrels" in try_stage(project, *arguments("out")).err
     table = read_table(project / "corpus/documents.parquet", DOCUMENTS)
     same_texts = [row | {"text": "the same words in all of them", "id": f"d{n}"} for n, row in enumerate(table.to_pylist())]
     write_table(project / "corpus/documents.parquet", DOCUMENTS, [table.from_pylist(same_texts[::-1], schema=DOCUMENTS)])
     configure(project, kinds=["title"], documents=1)
-    result = end_here(project, *arguments("out"))
+    result = try_stage(project, *arguments("out"))
     assert result.status == 2 and "both judges kept none of" in result.err
     assert set(SPLITS) == {path.stem for path in (project / "corpus/queries").glob("*.parquet")}
 
 
 @pytest.mark.parametrize(("name", "value"), [("compute_dtype", torch.bfloat16), ("hardware", "another machine")])
-def test_other_arithmetic_is_other_work(project: Path, end_here: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
-    def refuse(_: str, digest: str) -> Path:
+def test_other_arithmetic_is_other_work(project: Path, try_stage: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
+    def raise_digest(_: str, digest: str) -> Path:
         raise UserError(digest)
 
-    monkeypatch.setattr("tasks.pseudo.__main__.scratch_folder", refuse)
-    first, again = (end_here(project, *arguments("out")).err for _ in range(2))
+    monkeypatch.setattr("tasks.pseudo.__main__.scratch_folder", raise_digest)
+    first, again = (try_stage(project, *arguments("out")).err for _ in range(2))
     monkeypatch.setattr(f"tasks.pseudo.__main__.{name}", lambda *_: value)
-    assert first == again != end_here(project, *arguments("out")).err
+    assert first == again != try_stage(project, *arguments("out")).err
 
 
-def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path, run_stage: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the two judges: what was written is not written again, and the outs are those of a run that was not killed."""
     configure(project, kinds=["sentence", "generated"], generator=str(generator), generated=2)
-    output = run_here(project, *arguments("whole"))
+    output = run_stage(project, *arguments("whole"))
     assert "generated" in output and "generate queries (cpu): 60/60 documents" in output
     shutil.rmtree(project / ".retemper/scratch")
     with monkeypatch.context() as patched:
         patched.setattr("tasks.pseudo.__main__.search_dense", lambda *_, **__: exit("killed"))
         with pytest.raises(AssertionError, match="killed"):
-            run_here(project, *arguments("resumed"))
+            run_stage(project, *arguments("resumed"))
     monkeypatch.setattr("tasks.pseudo.journal.Journal.add", lambda *_: exit("written again"))
-    run_here(project, *arguments("resumed"))
+    run_stage(project, *arguments("resumed"))
     assert folder_digest(project / "resumed") == folder_digest(project / "whole")
     table = read_table(project / "corpus/documents.parquet", DOCUMENTS)
     write_table(project / "corpus/documents.parquet", DOCUMENTS, [table.slice(1)])
     with pytest.raises(AssertionError, match="written again"):  # other documents are other work
-        run_here(project, *arguments("other"))
+        run_stage(project, *arguments("other"))
 
 
 @pytest.mark.parametrize(("cjk", "expected_ids"), [("bigrams", {"q1", "q2"}), ("words", {"q2"})])

@@ -24,7 +24,7 @@ rounds: {init: {init: base, negatives: none}, zeta: {init: base, negatives: bm25
 """
 
 
-def table(path: Path, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None:
+def write_rows(path: Path, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), path)
 
@@ -34,7 +34,7 @@ def make_system(folder: Path, name: str, level: float, splits: tuple[str, ...], 
     rng, metrics = random.Random(name), {}
     for split in splits:
         values = [(f"{split}{i:03}", min(1.0, max(0.0, level + rng.gauss(0, 0.1))), rng.random()) for i in range(count)]
-        table(
+        write_rows(
             folder / "values" / name / f"{split}.parquet",
             pa.schema([("query", pa.string()), ("AP", pa.float64()), ("RR@10", pa.float64())]),
             values,
@@ -47,11 +47,13 @@ def make_system(folder: Path, name: str, level: float, splits: tuple[str, ...], 
 
 
 def make_corpus(folder: Path) -> None:
-    table(folder / "corpus" / "documents.parquet", DOCUMENTS, [("d1", HOSTILE, f"one {HOSTILE}"), ("d2", "", "two"), ("d3", "", "three")])
+    write_rows(
+        folder / "corpus" / "documents.parquet", DOCUMENTS, [("d1", HOSTILE, f"one {HOSTILE}"), ("d2", "", "two"), ("d3", "", "three")]
+    )
     for split in ("dev", "test"):
         queries = [f"{split}{i:03}" for i in range(40)]
-        table(folder / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
-        table(
+        write_rows(folder / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
+        write_rows(
             folder / "corpus" / "qrels" / f"{split}.parquet",
             QRELS,
             [(query, "d2", 1) for query in queries] + [(query, "d3", 0) for query in queries],
@@ -84,7 +86,7 @@ def make_failures(folder: Path) -> None:
     (folder / "suspects" / "dev.csv").write_text('query-id,corpus-id,score,ranks,query,document\nq,d,,"a 1","two\nlines",t\n')
 
 
-def report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
+def run_report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
     arguments = [
         part
         for name in ("metrics", "values", "runs", "index-metrics", "curves", "failures", "corpus")
@@ -121,7 +123,7 @@ class Elements(HTMLParser):
         assert self.open.pop() == tag
 
 
-def self_contained(page: str) -> list[str]:
+def check_self_contained(page: str) -> list[str]:
     """Nothing is fetched, and the browser is told to refuse it; what the page draws and runs is all of its own."""
     markup = re.sub(r"<script>.*?</script>", "<script></script>", page, flags=re.DOTALL)
     elements = Elements(markup)

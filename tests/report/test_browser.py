@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.core.files import write_json
-from tests.report.project import make_system, report
+from tests.report.project import make_system, run_report
 
 OVERLAPS = """() => {
   const kinds = "h1, h2, h3, p, td, th, dt, dd, summary, .plot, nav a";
@@ -28,7 +28,7 @@ def tab(request: pytest.FixtureRequest, browser: Any, project: Path, monkeypatch
     for name, level in (("alpha", 0.8), ("bm25", 0.5), ("zeta", 0.52), ("init", 0.2)):
         make_system(project, name, level, ("dev", "test"))
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.987654})
-    report(monkeypatch)
+    run_report(monkeypatch)
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()

@@ -6,7 +6,7 @@ from tasks.adore.params import Adore
 from tasks.core.charts.vega import Line, Point
 from tasks.report.learning import learning_curves, loss_kinds, steps_of
 from tasks.train.params import Round
-from tests.report.test_systems import system as made
+from tests.report.test_systems import system as make_system
 
 SECTIONS = {
     "rounds": {
@@ -22,7 +22,7 @@ NAMES = ("init", "warmup", "star", "costa_warmup", "second", "tower")
 
 
 def test_a_line_is_a_chain_and_a_dot_a_training() -> None:
-    systems = [made(name, [n / 10]) for n, name in enumerate(NAMES)]
+    systems = [make_system(name, [n / 10]) for n, name in enumerate(NAMES)]
     systems = [type(entry)(entry.name, "", {"dev": entry.metrics["test"]}, {}, {}) for entry in systems]
     steps = {"warmup": 46, "star": 57, "costa_warmup": 10, "second": 5, "tower": 100}
     assert learning_curves(systems, "AP", steps, SECTIONS) == [

@@ -14,13 +14,13 @@ from tasks.core.files import write_json
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.report.page import format_value
 from tasks.report.weaknesses import Weaknesses, weakness_sentence
-from tests.report.project import HOSTILE, PARAMS, make_system, report, self_contained, table
+from tests.report.project import HOSTILE, PARAMS, check_self_contained, make_system, run_report, write_rows
 
 
 def test_every_query_is_a_step(project: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]) -> None:
     for name, level in (("alpha", 0.8), ("bm25", 0.5)):
         make_system(project, name, level, ("dev", "test"))
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     spec = dict(charts_of(page))["difference on every query, alpha minus bm25"]
     values = {
         name: dict(pq.read_table(project / "values" / name / "test.parquet").select(["query", "AP"]).to_pandas().to_numpy().tolist())
@@ -45,7 +45,7 @@ def test_the_page_says_first_what_was_trained_and_where_it_fails(
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "bytes_per_vector": 1536.5})
     train = {"queries": 1234, "positives": 2000, "words": None, "qrels": 2000, "positives_per_query": 1.6}
     write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {"train": train}})
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     summary = page.partition('<dl class="summary">')[2].partition("</dl>")[0]
     rows = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", summary))
     assert rows["Trained"] == "3 rounds on 1,234 queries with 2,000 relevant pairs."
@@ -74,7 +74,7 @@ def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: 
     for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
         make_system(project, name, level, ("dev", "test"))
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.9})
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert markup.count('<table class="stack">') == markup.count("<table")
     rows = re.findall(r"<tr.*?</tr>", markup.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
@@ -90,8 +90,8 @@ def test_a_page_of_ten_systems_and_ten_thousand_queries_stays_small(
     count = 10_000
     for split in ("dev", "test"):
         queries = [f"{split}{i:03}" for i in range(count)]
-        table(project / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
-        table(project / "corpus" / "qrels" / f"{split}.parquet", QRELS, [(query, "d2", 1) for query in queries])
+        write_rows(project / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
+        write_rows(project / "corpus" / "qrels" / f"{split}.parquet", QRELS, [(query, "d2", 1) for query in queries])
     make_system(project, "bm25", 0.5, ("dev", "test"), count)
     for n in range(9):
         name = f"round_with_a_long_name_{n}"
@@ -99,8 +99,8 @@ def test_a_page_of_ten_systems_and_ten_thousand_queries_stays_small(
         folder = project / "curves" / name / "plots" / "metrics" / "train"
         folder.mkdir(parents=True)
         (folder / "loss.tsv").write_text("step\tloss\n" + "".join(f"{step}\t{1 / step}\n" for step in range(1, 1000)))
-    page = report(monkeypatch)
-    self_contained(page)
+    page = run_report(monkeypatch)
+    check_self_contained(page)
     curves = dict(charts_of(page))["loss over steps"]["data"]["values"]
     assert len({row["name"] for row in curves}) == 9
     assert len(page.encode()) < 2_000_000, "5 MB is the limit; .9 are Vega"
@@ -117,15 +117,15 @@ def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch
     write_json(project / "runs" / "mixed" / "fusion.json", choice | {"grid": grid})
     write_json(project / "runs" / "rrf" / "fusion.json", choice | {"method": "rrf", "k": 60, "grid": [{"k": 60, "nDCG@10": 0.4}]})
     write_json(project / "runs" / "blind" / "fusion.json", choice | {"chosen_on": None, "grid": []})
-    page = report(monkeypatch)
-    self_contained(page)
+    page = run_report(monkeypatch)
+    check_self_contained(page)
     assert "linear of bm25 and al&lt;b&gt;, weight 0.35 of bm25, the best nDCG@10 on dev of these" in page
     assert "0.5124" in page and "0.7111" in page
     assert "rrf of bm25 and al&lt;b&gt;, k 60, the best nDCG@10 on dev" in page
     assert "weight 0.35 of bm25, not chosen: there are no judged dev queries" in page
 
 
-def told_of(**differences: float) -> str:
+def groups_text(**differences: float) -> str:
     """What is said of groups with these differences, of which the first is tested."""
     groups = [
         {"dimension": "length", "name": name, "difference": difference, "p_holm": None if n else 0.5}
@@ -135,11 +135,11 @@ def told_of(**differences: float) -> str:
 
 
 def test_where_it_does_not_fail_is_said_of_the_tested_groups() -> None:
-    assert told_of(short=0.0, long=-0.2) == (
+    assert groups_text(short=0.0, long=-0.2) == (
         "On dev, alpha is not significantly below bm25 in any group of queries (1 tested, 1 too small to test); "
         "its lowest difference is +0.0000 (length short)."
     )
-    assert "(1 tested); its lowest" in told_of(short=0.1)
+    assert "(1 tested); its lowest" in groups_text(short=0.1)
 
 
 def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: 
     folder.mkdir(parents=True)
     for name in ("loss", "accuracy", "gradient_norm"):
         (folder / f"{name}.tsv").write_text(f"step\t{name}\n0\t1\n1\t2\n")
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     assert "Rounds start from the encoder <code>me/mini</code> or <code>me/e5</code> (e5), directly or through another training." in page
     assert "3 rounds, from me/mini and me/e5." in page
     assert re.findall(r"<dt>(\w+)</dt>", page.partition('id="training"')[2].partition("</section>")[0]) == ["accuracy", "gradient_norm"]
@@ -178,8 +178,8 @@ def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
         make_system(project, name, level, ("dev", "test"), 1)
     header = {"metric": "AP", "model": "alpha", "against": "bm25", "alpha": 0.05}
     write_json(project / "failures" / "groups.json", header | {"splits": {"dev": [], "test": []}})
-    page = report(monkeypatch)
-    self_contained(page)
+    page = run_report(monkeypatch)
+    check_self_contained(page)
     text = re.sub(r"\s+", " ", page.partition('<script>"')[0])
     assert "Means over 1 query." in text and "AP of the one test query." in text and "over 1 pair tested on test" in text
     assert "On test, alpha against bm25: there is one query, so nothing can be tested.</p>" in text
@@ -196,7 +196,7 @@ def test_suspects_of_a_file_of_pairs_may_be_rows_of_it(project: Path, monkeypatc
         make_system(project, name, level, ("dev", "test"))
     hint = "turns them into a batch of the inbox, which <code>retemper retrain</code> takes in."
     add = "Or add a row to the data set's file for each question and text that answers it."
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     assert hint in page and add not in page
     (project / "params.yaml").write_text(PARAMS.replace("beir:<i>here</i>", "pairs:faq.csv"))
-    assert f"{hint} {add}" in report(monkeypatch)
+    assert f"{hint} {add}" in run_report(monkeypatch)

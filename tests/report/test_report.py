@@ -18,7 +18,7 @@ from tasks.report.summary import without_folders
 from tasks.report.systems import DEPTH
 from tasks.rerank.params import Rerank
 from tasks.rescore.params import Rescore
-from tests.report.project import PARAMS, make_system, report, self_contained, table
+from tests.report.project import PARAMS, check_self_contained, make_system, run_report, write_rows
 
 
 def test_whole_report(
@@ -30,8 +30,8 @@ def test_whole_report(
     train.mkdir(parents=True)
     (train / "loss.tsv").write_text("step\tloss\n1\t2.5\n2\tnan\n3\t1.5\n")
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat<8>", "rows": 3, "recall@100": 0.987654})
-    page = report(monkeypatch)
-    self_contained(page)
+    page = run_report(monkeypatch)
+    check_self_contained(page)
     charts = dict(charts_of(page))
     assert list(charts) == [
         "AP of each system with 95\u00a0% intervals",
@@ -73,7 +73,7 @@ def test_whole_report(
     assert [len(pairs) for pairs in result["splits"].values()] == [5, 5]
     pair = next(pair for pair in result["splits"]["test"] if (pair["system"], pair["baseline"]) == ("alpha", "bm25"))
     assert pair["difference"] == pytest.approx(means["alpha"]["test"]["AP"] - means["bm25"]["test"]["AP"])
-    report(monkeypatch, "again")
+    run_report(monkeypatch, "again")
     assert folder_digest(project / "report") == folder_digest(project / "again")
 
 
@@ -82,7 +82,7 @@ def test_the_best_system_is_chosen_on_dev_not_test(project: Path, monkeypatch: p
     make_system(project, "init", 0.4, ("dev", "test"))
     metrics = json.loads((project / "metrics" / "init.json").read_text())
     write_json(project / "metrics" / "init.json", metrics | {"test": {"AP": 0.99, "RR@10": 0.99}})
-    report(monkeypatch)
+    run_report(monkeypatch)
     assert json.loads((project / "report" / "significance.json").read_text())["best"]["system"] == "bm25"
 
 
@@ -102,7 +102,7 @@ def test_ties_go_to_the_simpler_system(project: Path, monkeypatch: pytest.Monkey
             "alpha: {init: zeta, negatives: bm25}, zeta: {init: base, negatives: bm25}",
         )
     )
-    report(monkeypatch)
+    run_report(monkeypatch)
     assert json.loads((project / "report" / "significance.json").read_text())["best"]["system"] == "zeta"
 
 
@@ -115,8 +115,8 @@ def test_reports_of_few_systems_and_splits(
 ) -> None:
     for level, name in enumerate(names, 1):
         make_system(project, name, level / 3, splits)
-    page = report(monkeypatch)
-    self_contained(page)
+    page = run_report(monkeypatch)
+    check_self_contained(page)
     assert f"Results on {split_names}" in page
     assert json.loads((project / "report" / "significance.json").read_text())["best"] == {"system": names[-1], "chosen_on": chosen_on}
     assert ("query by query" in page) == (len(names) == 2)
@@ -130,8 +130,8 @@ def test_examples_use_the_relevance_grade_of_evaluate(
     make_system(project, "bm25", 0.1, ("dev",))
     make_system(project, "init", 0.9, ("dev",))
     grades = [(f"dev{i:03}", doc, grade) for i in range(40) for doc, grade in (("d2", 1), ("d3", 2))]
-    table(project / "corpus" / "qrels" / "dev.parquet", QRELS, grades)
-    page = report(monkeypatch).partition('id="examples"')[2]  # every run has d1, d2
+    write_rows(project / "corpus" / "qrels" / "dev.parquet", QRELS, grades)
+    page = run_report(monkeypatch).partition('id="examples"')[2]  # every run has d1, d2
     assert ("relevant at rank 2" in page, "relevant not found" in page) == (rank == 2, rank is None)
 
 
@@ -142,7 +142,7 @@ def test_short_runs_and_missing_baselines_are_reported(
     (project / "params.yaml").write_text(PARAMS.replace("[bm25, init]", "[bm25, wramup]") + extra)
     for name in ("bm25", "few", "ten", "default"):
         make_system(project, name, 0.5, ("dev", "test"))
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     lines = capsys.readouterr().out.splitlines()
     line = "few has only 9 ranks, which lowers its RR@10"
     assert [text for text in lines if "ranks" in text] == [line] and f"{line}." in page
@@ -157,7 +157,7 @@ def test_queries_that_no_human_judged_are_told(
     kinds = {"title": {"made": 1581, "train": 9}, "span": {"made": 20, "train": 7}}
     write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {}, "pseudo": {"kinds": kinds, "dev": dev}})
     make_system(project, "bm25", 0.5, ("dev", "test"))
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     output = capsys.readouterr().out
     for text in (page.lower(), output):
         assert "no human judged the training queries" in text and "9 from 1,581 titles, 7 from 20 spans" in text
@@ -166,14 +166,14 @@ def test_queries_that_no_human_judged_are_told(
 
 def test_errors_are_one_line_and_leave_no_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="found no JSON file"):
-        report(monkeypatch)
+        run_report(monkeypatch)
     make_system(project, "bm25", 0.5, ("test",))
     make_system(project, "init", 0.5, ("test",), count=39)
     with pytest.raises(UserError, match="init and bm25 have different test queries"):
-        report(monkeypatch)
+        run_report(monkeypatch)
     (project / "params.yaml").write_text(PARAMS.replace("metric: AP", "metric: nDCG@10"))
     with pytest.raises(UserError, match=r"report.metric: found 'nDCG@10', expected one of evaluate.measures: AP, RR@10"):
-        report(monkeypatch)
+        run_report(monkeypatch)
     assert not (project / "report").exists()
 
 
@@ -209,7 +209,7 @@ def test_two_equal_systems_are_level_without_a_sign(project: Path, monkeypatch: 
     train = {"queries": 0, "positives": 0, "words": None, "qrels": 0, "positives_per_query": 0.0}
     test = {"queries": 40, "positives": 40, "words": None, "qrels": 40, "positives_per_query": 1.0}
     write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {"train": train, "test": test}})
-    page = " ".join(report(monkeypatch).split())
+    page = " ".join(run_report(monkeypatch).split())
     assert "on test it is level with <b>init</b> (not significant, p" in page
     assert "bm25 has +0.0000 against init" in page and "-0.0000" not in page.partition("</dl>")[0]
     dataset = page.partition('id="dataset"')[2].partition("</table>")[0]

@@ -54,7 +54,7 @@ def make_project(folder: Path, shared: int = 1) -> None:
         write_json(folder / f"metrics/{name}.json", metrics)
 
 
-def report(monkeypatch: pytest.MonkeyPatch) -> str:
+def run_report(monkeypatch: pytest.MonkeyPatch) -> str:
     """The page of the project in this folder."""
     names = ("metrics", "values", "runs", "index-metrics", "curves", "failures", "corpus")
     arguments = [part for name in names for part in (f"--{name}", name.replace("-", "_"))]
@@ -67,7 +67,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_significance_power_and_mteb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     make_project(tmp_path)
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     significance = json.loads((tmp_path / "report" / "significance.json").read_text())
     assert (
         significance["test"]
@@ -97,7 +97,7 @@ def test_queries_about_one_document_are_one_draw(
     """Four queries a document: tests, intervals of means, and what is said go by ten groups."""
     monkeypatch.chdir(tmp_path)
     make_project(tmp_path, shared=4)
-    page = report(monkeypatch)
+    page = run_report(monkeypatch)
     significance = json.loads((tmp_path / "report" / "significance.json").read_text())
     assert {(pair["queries"], pair["groups"]) for pairs in significance["splits"].values() for pair in pairs} == {(40, 10)}
     values = pq.read_table(tmp_path / "values/bm25/test.parquet")["nDCG@10"].to_numpy()

@@ -23,7 +23,7 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
     pairs: list[list[tuple[str, str]]] = []
     make = step.make_step
 
-    def watched(encoder: CrossEncoder, *rest: Any) -> Any:
+    def make_recorded_step(encoder: CrossEncoder, *rest: Any) -> Any:
         backward, tokenizer = make(encoder, *rest), encoder.tokenizer
 
         def record(queries: list[str], documents: list[str], **how: Any) -> Any:
@@ -32,13 +32,13 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
 
         object.__setattr__(encoder, "tokenizer", record)
 
-        def each(number: int) -> dict[str, float]:
+        def step(number: int) -> dict[str, float]:
             pairs.append([])
             return dict(backward(number))
 
-        return Steps.undrawn(each)
+        return Steps.undrawn(step)
 
-    monkeypatch.setattr(entry, "make_step", watched)
+    monkeypatch.setattr(entry, "make_step", make_recorded_step)
     result = small.stage("reranker@small", *small.elsewhere("reranker@small", "again"))
     assert result.status == 0, result
     corpus = small.folder / "data/corpus"

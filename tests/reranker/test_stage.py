@@ -143,14 +143,14 @@ def test_new_head_is_trained_on_an_encoder(
     remove_finished()
     module, real, calls = import_module("tasks.core.training.loop"), import_module("tasks.core.training.loop").save_checkpoint, list[int]()
 
-    def dies(*arguments: Any) -> None:
+    def save_and_die(*arguments: Any) -> None:
         real(*arguments)
         calls.append(1)
         if len(calls) == 5:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, "save_checkpoint", dies)
+        patch.setattr(module, "save_checkpoint", save_and_die)
         run(project, entry, patch, "second", checkpoint_seconds=0)
     assert not (project / "second" / "model").exists()
     second = run(project, entry, monkeypatch, "second")

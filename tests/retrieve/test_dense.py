@@ -75,18 +75,18 @@ def test_an_index_folder_is_searched_if_it_contains_an_index(project: Path, tiny
     monkeypatch.chdir(project)
     params = Retrieve(depth=5, precision="fp32")
 
-    def searched(index: Path | None) -> pa.Table:
+    def search_with(index: Path | None) -> pa.Table:
         return pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, index), RANKED)
 
-    exact = searched(None)
+    exact = search_with(None)
     (project / "none").mkdir()
-    assert searched(Path("none")).equals(exact)
+    assert search_with(Path("none")).equals(exact)
     vectors = np.concatenate([block for _, block in open_embeddings(Path("embeddings")).blocks()])
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors * np.arange(1, len(vectors) + 1, dtype=np.float32)[:, None])  # other vectors: other ranks
     (project / "own").mkdir()
     faiss.write_index(index, "own/index.faiss")
-    rows = searched(Path("own"))
+    rows = search_with(Path("own"))
     assert rows["doc"].to_pylist() != exact["doc"].to_pylist() and rows.num_rows == exact.num_rows
 
 

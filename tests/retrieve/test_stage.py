@@ -20,12 +20,12 @@ LISTS = [("a", "a", 1, 2.0), ("a", "b", 2, 1.0)]
 
 
 @pytest.fixture
-def stage(project: Path, end_here: Any) -> Callable[..., Any]:
+def stage(project: Path, try_stage: Any) -> Callable[..., Any]:
     """`stage(*arguments, params=...)` writes bm25's runs."""
 
     def run(*arguments: str, params: str = "") -> Any:
         (project / "params.yaml").write_text(f"retrieve: {{{params}}}\n")
-        return end_here(project, "retrieve", "--name", "bm25", "--out", "runs/bm25", *arguments)
+        return try_stage(project, "retrieve", "--name", "bm25", "--out", "runs/bm25", *arguments)
 
     return run
 

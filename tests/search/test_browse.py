@@ -29,13 +29,13 @@ GIVEN += ["--metric", "nDCG@10"]
 
 
 @pytest.fixture
-def asked(small: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+def client(small: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """The page over a finished project, as main makes it."""
     monkeypatch.chdir(small.folder)
-    return client(GIVEN)
+    return make_client(GIVEN)
 
 
-def client(options: list[str]) -> TestClient:
+def make_client(options: list[str]) -> TestClient:
     args = arguments().parse_args(options)
     systems = open_systems(args, resident=True)
     args.systems = systems.names
@@ -43,22 +43,22 @@ def client(options: list[str]) -> TestClient:
     return TestClient(create_app(systems, Corpus(args), judgments, LexicalSystem(args.lexical)), base_url="http://localhost")
 
 
-def values(name: str) -> dict[str, float]:
+def stored_values(name: str) -> dict[str, float]:
     table = pq.read_table(f"data/values/{name}/dev.parquet")
     return dict(zip(table["query"].to_pylist(), table["nDCG@10"].to_pylist(), strict=True))
 
 
-def test_systems_queries_and_results(asked: TestClient, small: Any) -> None:
-    listing = asked.get("/api/systems").json()
+def test_systems_queries_and_results(client: TestClient, small: Any) -> None:
+    listing = client.get("/api/systems").json()
     assert listing == {"systems": ["tower", "bm25", "hybrid"], "chosen": ["tower", "bm25"], "split": "dev", "metric": "nDCG@10"}
-    first, second = values("tower"), values("bm25")
-    rows = asked.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()
+    first, second = stored_values("tower"), stored_values("bm25")
+    rows = client.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()
     assert {row["query"]: (row["first"], row["second"]) for row in rows} == {query: (first[query], second[query]) for query in first}
     assert [row["first"] - row["second"] for row in rows] == sorted(first[query] - second[query] for query in first)
 
     row = rows[0]
     for name in listing["systems"]:
-        results = asked.get("/api/search", params={"system": name, "text": row["text"], "k": 5, "query": row["query"]}).json()
+        results = client.get("/api/search", params={"system": name, "text": row["text"], "k": 5, "query": row["query"]}).json()
         runs = [line.split() for line in (small.folder / f"data/runs/{name}/dev.trec").read_text().splitlines()]
         assert [hit["id"] for hit in results["hits"]] == [line[2] for line in runs if line[0] == row["query"]][:5], "as in the run"
         assert results["relevant"] >= 1
@@ -71,19 +71,19 @@ def test_systems_queries_and_results(asked: TestClient, small: Any) -> None:
         assert graded == {doc: grades.get(doc) for doc in graded}
 
 
-def test_data_that_a_run_replaces_are_told(asked: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_a_run_replaces_are_told(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the files are gone, as between two stages of a run
-    answer = asked.get("/api/search", params={"system": "tower", "text": "a query"})
+    answer = client.get("/api/search", params={"system": "tower", "text": "a query"})
     assert answer.status_code == 503
     detail = answer.json()["detail"]
     assert detail.startswith("data/ has changed since this page was opened (data/")
     assert detail.endswith("); once the run has ended, start retemper browse again")
 
 
-def test_matched_words_are_bm25s(asked: TestClient) -> None:
+def test_matched_words_are_bm25s(client: TestClient) -> None:
     documents = pq.read_table("data/corpus/documents.parquet").to_pylist()
     text = " ".join(documents[0]["text"].split()[:6])
-    hit = asked.get("/api/search", params={"system": "bm25", "text": text, "k": 1}).json()["hits"][0]
+    hit = client.get("/api/search", params={"system": "bm25", "text": text, "k": 1}).json()["hits"][0]
     terms = LexicalSystem(Path("data/bm25")).terms
     words = {word.strip(".,()\"'") for word in hit["text"].split()}
     expected = {word for word in words if set(terms(word)) & set(terms(text))}
@@ -91,20 +91,20 @@ def test_matched_words_are_bm25s(asked: TestClient) -> None:
     assert set(hit["matched"]) >= {word for word in expected if word.isalnum() and len(word) > 1}
 
 
-def test_judgments_are_a_batch_that_survives_the_session(asked: TestClient, small: Any) -> None:
-    query = asked.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()[0]
-    assert asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 1}).json() == {
+def test_judgments_are_a_batch_that_survives_the_session(client: TestClient, small: Any) -> None:
+    query = client.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()[0]
+    assert client.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 1}).json() == {
         "query": query["query"]
     }
-    asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 0})
-    typed = asked.post("/api/judge", json={"text": "läuft", "doc": "d02", "grade": 2}).json()["query"]
+    client.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 0})
+    typed = client.post("/api/judge", json={"text": "läuft", "doc": "d02", "grade": 2}).json()["query"]
     assert typed.startswith(TYPED)
     qrels = small.folder / "inbox/judged/qrels/dev.tsv"
     assert qrels.read_text() == f"query-id\tcorpus-id\tscore\n{query['query']}\td01\t0\n{typed}\td02\t2\n"
     lines = (small.folder / "inbox/judged/queries.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"_id": typed, "text": "läuft"}]
 
-    restarted = client(GIVEN)
+    restarted = make_client(GIVEN)
     restarted.post("/api/judge", json={"text": "more", "doc": "d03", "grade": 1})
     assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
 
@@ -116,8 +116,8 @@ def test_judgments_are_a_batch_that_survives_the_session(asked: TestClient, smal
         ("/api/search", {"system": "bm25", "text": "  "}, 400, "the query is empty; enter some words"),
     ],
 )
-def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], status: int, detail: str) -> None:
-    answer = asked.get(path, params=params)
+def test_wrong_requests(client: TestClient, path: str, params: dict[str, str], status: int, detail: str) -> None:
+    answer = client.get(path, params=params)
     assert (answer.status_code, answer.json()["detail"]) == (status, detail)
 
 
@@ -131,8 +131,8 @@ def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], st
         {"text": "x", "doc": "nowhere", "grade": 1},
     ],
 )
-def test_wrong_judgments_write_nothing(asked: TestClient, small: Any, judgment: dict[str, Any]) -> None:
-    assert asked.post("/api/judge", json=judgment).status_code in (400, 404, 422)
+def test_wrong_judgments_write_nothing(client: TestClient, small: Any, judgment: dict[str, Any]) -> None:
+    assert client.post("/api/judge", json=judgment).status_code in (400, 404, 422)
     assert not (small.folder / "inbox").exists()
     with pytest.raises(HTTPException, match="an id with a tab or a line end"):
         Judgments(Path("inbox/judged"), "dev").add(Judgment(text="x", doc="a\tb", grade=1))
@@ -140,9 +140,9 @@ def test_wrong_judgments_write_nothing(asked: TestClient, small: Any, judgment: 
 
 
 @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"origin": "null"}])
-def test_other_pages_get_no_answer(asked: TestClient, small: Any, headers: dict[str, str]) -> None:
-    assert asked.get("/api/systems", headers=headers).status_code == 403
-    assert asked.post("/api/judge", json={"text": "x", "doc": "a", "grade": 1}, headers=headers).status_code == 403
+def test_other_pages_get_no_answer(client: TestClient, small: Any, headers: dict[str, str]) -> None:
+    assert client.get("/api/systems", headers=headers).status_code == 403
+    assert client.post("/api/judge", json={"text": "x", "doc": "a", "grade": 1}, headers=headers).status_code == 403
     assert not (small.folder / "inbox").exists()
 
 

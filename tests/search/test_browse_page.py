@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.loopback import on_loopback
-from tests.search.test_browse import GIVEN, client
+from tests.search.test_browse import GIVEN, make_client
 
 
 @pytest.fixture
 def address(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The page over a finished project, on a free port of loopback."""
     monkeypatch.chdir(small.folder)
-    with on_loopback(client(GIVEN).app) as address:
+    with on_loopback(make_client(GIVEN).app) as address:
         yield address
 
 
@@ -41,7 +41,7 @@ def hits(tab: Any, side: int) -> list[str]:
     return [str(doc) for doc in tab.locator(f"#hits{side} > li").evaluate_all("all => all.map(one => one.dataset.doc)")]
 
 
-def ran(system: str, query: str) -> list[str]:
+def documents_of_run(system: str, query: str) -> list[str]:
     """The first documents of a query in the run of a system."""
     lines = Path(f"data/runs/{system}/dev.trec").read_text(encoding="utf-8").splitlines()
     return [fields[2] for fields in map(str.split, lines) if fields[0] == query][:10]
@@ -54,8 +54,8 @@ def test_step_through_lost_queries_and_judge(tab: Any) -> None:
     tab.locator("#next").click()
     tab.locator("#message", has_text="in both").wait_for()
     query = json.loads(tab.locator("#queries").get_attribute("data-rows"))[0][0]
-    assert hits(tab, 0) == ran("tower", query)
-    assert hits(tab, 1) == ran("bm25", query)
+    assert hits(tab, 0) == documents_of_run("tower", query)
+    assert hits(tab, 1) == documents_of_run("bm25", query)
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
     unjudged = tab.locator("#hits0 > li:not(.relevant)").first

@@ -248,11 +248,11 @@ def test_a_fusion_combines_the_lists_of_its_systems(
     (tmp_path / "rrf.json").write_text(json.dumps({"first": "hybrid", "second": "m", "method": "rrf", "k": 5}))
     fused = ["--lexical=bm25", "--fusion", "hybrid", str(tmp_path / "hybrid.json")]
 
-    def normalized(scores: dict[str, float], doc: str) -> float:
+    def normalized_score(scores: dict[str, float], doc: str) -> float:
         low, high = min(scores.values()), max(scores.values())
         return (scores.get(doc, low) - low) / (high - low)
 
-    expected = {doc: 0.35 * normalized(lexical, doc) + 0.65 * normalized(dense, doc) for doc in dense}
+    expected = {doc: 0.35 * normalized_score(lexical, doc) + 0.65 * normalized_score(dense, doc) for doc in dense}
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=7", *fused))
     best_scores = printed_scores(capsys.readouterr().out)
     assert list(best_scores) == sorted(expected, key=lambda doc: -expected[doc])[:7]

@@ -96,11 +96,11 @@ def test_corrupt_piece_is_scored_again(harm: str, project: Path, tiny_reranker: 
     calls: list[Path] = []
     real = pieces.new_file
 
-    def counted(path: Path) -> Any:
+    def record_file(path: Path) -> Any:
         calls.append(path)
         return real(path)
 
-    monkeypatch.setattr(pieces, "new_file", counted)
+    monkeypatch.setattr(pieces, "new_file", record_file)
     run(project, tiny_reranker, monkeypatch, out="again")
     assert [path.name for path in calls] == [piece.name], "the other pieces were whole"
     assert piece.read_bytes() == content
@@ -116,12 +116,12 @@ def test_negatives_are_read_in_groups(project: Path, tiny_reranker: Path, monkey
     monkeypatch.setattr("tasks.core.tables.judgments.GROUP", 4)
     monkeypatch.setattr("tasks.core.tables.parquet.BATCH_ROWS", 5)  # four of them within the depth
 
-    def watched(path: Path, window: tuple[int, int]) -> Any:
+    def record_sizes(path: Path, window: tuple[int, int]) -> Any:
         for table in real(path, window):
             sizes.append(len(table))
             yield table
 
-    monkeypatch.setattr(module, "ranked_groups", watched)
+    monkeypatch.setattr(module, "ranked_groups", record_sizes)
     assert run(project, tiny_reranker, monkeypatch, out="again") == expected
     assert sizes == [4] * 12, "two passes: for the queries, and for the scores"
 
@@ -150,13 +150,13 @@ def test_killed_and_resumed(project: Path, tiny_reranker: Path, monkeypatch: pyt
     calls: list[int] = []
     real = pieces.new_file
 
-    def dies(path: Path) -> Any:
+    def die_at_fourth_file(path: Path) -> Any:
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
         return real(path)
 
-    monkeypatch.setattr(pieces, "new_file", dies)
+    monkeypatch.setattr(pieces, "new_file", die_at_fourth_file)
     with pytest.raises(KeyboardInterrupt):
         run(project, tiny_reranker, monkeypatch, out="again")
     assert not (project / "again").exists()

@@ -85,7 +85,7 @@ def test_the_bands_find_a_pair_at_the_threshold() -> None:
     assert bands_of(0.8) == (10, 6)
 
 
-def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, run_here: Callable[..., str]) -> None:
+def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, run_stage: Callable[..., str]) -> None:
     shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
     table = pq.read_table(tmp_path / "corpus/documents.parquet")
     copy = table.slice(3, 1).set_column(0, table.schema.field(0), pa.array(["copy"]))
@@ -93,7 +93,7 @@ def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Pat
     arguments = ["--corpus", "corpus", "--tokenizer", str(tiny_encoder)]
     for value, out in (("null", "plain"), ("0.9", "near")):
         (tmp_path / "params.yaml").write_text(f"text: {{}}\ntokenize: {{near_duplicates: {value}}}\n")
-        output = run_here(tmp_path, "tokenize", *arguments, "--out", out)
+        output = run_stage(tmp_path, "tokenize", *arguments, "--out", out)
         assert ("1 of 61 documents is a near-duplicate of an earlier one" in output) == (value != "null")
     assert not (tmp_path / "plain/documents" / SAME).exists()
     assert same_texts(open_tokens(tmp_path / "near/documents"), np.arange(61)).first[60] == 3

@@ -32,7 +32,7 @@ def documents(tiny_corpus: Any, tmp_path: Path) -> Path:
     return tmp_path / "documents.parquet"
 
 
-def written(out: Path, job: Job, processes: int, scratch: Path | None) -> str:
+def write_and_digest(out: Path, job: Job, processes: int, scratch: Path | None) -> str:
     write_rows(out, tokenize_documents(job, processes, scratch), load_tokenizer(job.tokenizer), digest="d", cut=job.cut, total=60)
     return folder_digest(out)
 
@@ -45,24 +45,24 @@ def test_any_number_of_processes_gives_the_bytes_of_one(
     write_tokens(tmp_path / "whole", batch, load_tokenizer(tiny_encoder), cut, digest="d", total=60)
     expected = folder_digest(tmp_path / "whole")
     job = Job(documents, tiny_encoder, Text(), cut)
-    assert written(tmp_path / "one", job, 1, None) == expected
+    assert write_and_digest(tmp_path / "one", job, 1, None) == expected
     monkeypatch.setattr(pieces, "ALONE", 1)
-    assert written(tmp_path / "two", job, 2, None) == expected
+    assert write_and_digest(tmp_path / "two", job, 2, None) == expected
     known = known_of(load_tokenizer(tiny_encoder), tiny_encoder)
     assert known
-    assert written(tmp_path / "kept", job._replace(known=known), 2, tmp_path / "scratch") == expected
+    assert write_and_digest(tmp_path / "kept", job._replace(known=known), 2, tmp_path / "scratch") == expected
 
 
 def test_only_missing_or_damaged_pieces_are_made_again(
     documents: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, scratch = Job(documents, tiny_encoder, Text(), Cut(24)), tmp_path / "scratch"
-    expected = written(tmp_path / "first", job, 1, scratch)
+    expected = write_and_digest(tmp_path / "first", job, 1, scratch)
     (scratch / "000001").unlink()
     (scratch / "000003").write_bytes((scratch / "000003").read_bytes()[:-9])
     groups, real = list[int](), pieces.tokenize_group
     monkeypatch.setattr(pieces, "tokenize_group", lambda job, group: groups.append(group) or real(job, group))
-    assert written(tmp_path / "second", job, 1, scratch) == expected
+    assert write_and_digest(tmp_path / "second", job, 1, scratch) == expected
     assert groups == [1, 3]
 
 

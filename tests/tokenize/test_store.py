@@ -34,7 +34,7 @@ def random_texts(count: int) -> list[str]:
     return [*texts, "", " ", "\u200b", "[CLS] [SEP] [PAD]", "long " * 900]
 
 
-def by_hand(tokenizer: Any, text: str, max_length: int) -> list[int]:
+def reference_tokens(tokenizer: Any, text: str, max_length: int) -> list[int]:
     """Cut by ourselves: the special tokens stay at both ends."""
     ids = tokenizer(text, verbose=False)["input_ids"]
     return ids if len(ids) <= max_length else [*ids[: max_length - 1], tokenizer.sep_token_id]
@@ -49,7 +49,7 @@ def test_equals_the_tokenizer_text_by_text(prefix: str, max_length: int, batch: 
     tokens = open_tokens(tmp_path / "t")
     fresh_tokenizer = load_tokenizer(tiny_encoder)
     rows = [tokens.flat[first:end].tolist() for first, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
-    assert rows == [by_hand(fresh_tokenizer, prefix + text, max_length) for text in texts]
+    assert rows == [reference_tokens(fresh_tokenizer, prefix + text, max_length) for text in texts]
     assert max(map(len, rows)) == max_length
     assert tokens.flat.dtype == np.uint16
     assert tokens.ids().to_pylist() == ids and tokens.owners.tolist() == list(range(len(texts)))
@@ -171,12 +171,12 @@ def test_stage_tokenizes_documents_and_every_split(
     documents = open_tokens(out / "documents")
     texts = [f"passage: {title} | {text}" for title, text in tiny_corpus.documents.values()]
     assert documents.ids().to_pylist() == list(tiny_corpus.documents)
-    assert documents.flat.tolist() == [token for text in texts for token in by_hand(tokenizer, text, 24)]
+    assert documents.flat.tolist() == [token for text in texts for token in reference_tokens(tokenizer, text, 24)]
     assert documents.tokenizer == folder_digest(tiny_encoder)
     for split, queries in tiny_corpus.queries.items():
         tokens = open_tokens(out / "queries" / split)
         assert tokens.ids().to_pylist() == list(queries)
-        assert tokens.flat.tolist() == [token for text in queries.values() for token in by_hand(tokenizer, "query: " + text, 8)]
+        assert tokens.flat.tolist() == [token for text in queries.values() for token in reference_tokens(tokenizer, "query: " + text, 8)]
         assert tokens.prefix == "query: "
     first = folder_digest(out)
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles="true")) == first
@@ -223,7 +223,7 @@ def test_long_documents_are_tokenized_a_few_at_a_time(
     expected = folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}"))
     sizes, real = list[int](), pieces.rows_by
 
-    def watched(*settings: Any) -> Any:
+    def recorded_rows_by(*settings: Any) -> Any:
         def rows(ids: list[str], texts: list[str]) -> Any:
             sizes.append(sum(len(text.encode()) for text in texts))
             return real(*settings)(ids, texts)
@@ -231,7 +231,7 @@ def test_long_documents_are_tokenized_a_few_at_a_time(
         return rows
 
     pieces._rows.cache_clear()
-    monkeypatch.setattr(pieces, "rows_by", watched)
+    monkeypatch.setattr(pieces, "rows_by", recorded_rows_by)
     monkeypatch.setattr(pieces, "split_batch", partial(pieces.split_batch, size=2000))
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}")) == expected
     assert len(sizes) > 4 and max(sizes) <= 2000

@@ -23,15 +23,15 @@ POSITIVES = {0: [3, 7], 1: [7], 2: [1], 4: [2, 5, 9], 5: [11], 6: [12]}  # query
 NEGATIVES = {0: [8, 9, 1], 1: [3, 20, 21, 22], 2: [7, 30], 4: [31], 5: []}
 
 
-def pairs(lists: dict[int, list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def pair_columns(lists: dict[int, list[int]]) -> tuple[np.ndarray, np.ndarray]:
     flat = [(q, d) for q, ds in lists.items() for d in ds]
     return np.array([q for q, _ in flat]), np.array([d for _, d in flat])
 
 
 @pytest.fixture
 def data() -> TrainingSet:
-    positives = lists_of(*pairs(POSITIVES), 7)
-    return TrainingSet(np.flatnonzero(positives.counts), positives, lists_of(*pairs(NEGATIVES), 7), DOCUMENTS, positives)
+    positives = lists_of(*pair_columns(POSITIVES), 7)
+    return TrainingSet(np.flatnonzero(positives.counts), positives, lists_of(*pair_columns(NEGATIVES), 7), DOCUMENTS, positives)
 
 
 def round_of(**values: object) -> Round:
@@ -56,7 +56,7 @@ def test_the_gradient_never_pushes_a_copy_of_a_positive_away(tmp_path: Path) -> 
     ids = {"q": ["a", "b", "c"], "d": ["x", "y", "z", "w"]}
     folders = {}
     for kind, rows in texts.items():
-        token_folder(tmp_path / kind, ids[kind])
+        write_token_folder(tmp_path / kind, ids[kind])
         flat, offsets = np.array(rows, dtype=np.uint16).ravel(), np.arange(len(rows) + 1) * 2
         folders[kind] = Tokens(flat, offsets, np.arange(len(rows), dtype=np.int32), tmp_path / kind, 0, 8, "", "")
     qrels, negatives = tmp_path / "qrels.parquet", tmp_path / "train.parquet"
@@ -82,10 +82,10 @@ def test_the_gradient_never_pushes_a_copy_of_a_positive_away(tmp_path: Path) -> 
 def test_a_step_does_no_work_over_all_queries(data: TrainingSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A difference over every query for each query of a batch was most of a step on half a million."""
 
-    def all_queries(_: DocumentLists) -> np.ndarray:
+    def refuse_all_queries(_: DocumentLists) -> np.ndarray:
         raise AssertionError("the counts of all queries were asked for")
 
-    monkeypatch.setattr(DocumentLists, "counts", property(all_queries))
+    monkeypatch.setattr(DocumentLists, "counts", property(refuse_all_queries))
     assert len(draw_batch(data, round_of(), 0).queries) == 4
 
 
@@ -149,13 +149,13 @@ def test_epoch_uses_every_query_once(data: TrainingSet) -> None:
 
 
 def test_draws_depend_only_on_seed_and_step(data: TrainingSet) -> None:
-    def same(a: object, b: object) -> bool:
+    def are_equal(a: object, b: object) -> bool:
         pairs = [pair for pair in zip(vars(a).values(), vars(b).values(), strict=True) if pair[0] is not None]  # no weights
         return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
 
-    assert same(draw_batch(data, round_of(), 5), draw_batch(data, round_of(), 5))
-    assert not same(draw_batch(data, round_of(), 5), draw_batch(data, round_of(), 6))
-    assert not same(draw_batch(data, round_of(), 5), draw_batch(data, round_of(seed=43), 5))
+    assert are_equal(draw_batch(data, round_of(), 5), draw_batch(data, round_of(), 5))
+    assert not are_equal(draw_batch(data, round_of(), 5), draw_batch(data, round_of(), 6))
+    assert not are_equal(draw_batch(data, round_of(), 5), draw_batch(data, round_of(seed=43), 5))
 
 
 def test_positives_and_negatives_are_drawn_uniformly(data: TrainingSet) -> None:
@@ -197,14 +197,14 @@ def test_steps(data: TrainingSet) -> None:
     assert steps_of(data, round_of(batch_queries=64, epochs=5)) == 5, "fewer queries than a batch asks for: a step is an epoch"
 
 
-def token_folder(folder: Path, ids: list[str]) -> Tokens:
+def write_token_folder(folder: Path, ids: list[str]) -> Tokens:
     write_table(folder / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
     rows = np.arange(len(ids) + 1)
     return Tokens(rows[:-1], rows, rows[:-1].astype(np.int32), folder, 0, 8, "", "")
 
 
 def test_read_by_id_within_the_window(tmp_path: Path) -> None:
-    queries, documents = token_folder(tmp_path / "q", ["b", "a", "c"]), token_folder(tmp_path / "d", ["x", "y", "z", "w"])
+    queries, documents = write_token_folder(tmp_path / "q", ["b", "a", "c"]), write_token_folder(tmp_path / "d", ["x", "y", "z", "w"])
     qrels, negatives = tmp_path / "qrels.parquet", tmp_path / "negatives.parquet"
     rows = [("a", "z", 1), ("a", "x", 0), ("b", "w", 2), ("c", "gone", 1), ("a", "w", 1)]
     write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
@@ -218,7 +218,7 @@ def test_read_by_id_within_the_window(tmp_path: Path) -> None:
 
 def test_hard_negatives_from_positives(tmp_path: Path) -> None:
     """x and z are positives of b and a; y and w are nobody's, as the documents of held-out queries are."""
-    queries, documents = token_folder(tmp_path / "q", ["a", "b"]), token_folder(tmp_path / "d", ["x", "y", "z", "w"])
+    queries, documents = write_token_folder(tmp_path / "q", ["a", "b"]), write_token_folder(tmp_path / "d", ["x", "y", "z", "w"])
     qrels, negatives = tmp_path / "qrels.parquet", tmp_path / "train.parquet"
     rows = [("a", "z", 1), ("b", "x", 1), ("b", "y", 0)]
     write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
@@ -234,7 +234,7 @@ def test_hard_negatives_from_positives(tmp_path: Path) -> None:
 
 
 def test_nothing_to_train_on_is_one_line(tmp_path: Path) -> None:
-    queries, documents = token_folder(tmp_path / "q", []), token_folder(tmp_path / "d", ["x"])
+    queries, documents = write_token_folder(tmp_path / "q", []), write_token_folder(tmp_path / "d", ["x"])
     for name, schema in (("qrels", QRELS), ("negatives", RANKED)):
         write_table(tmp_path / f"{name}.parquet", schema, [])
     with pytest.raises(UserError, match="no training query has a relevant document"):

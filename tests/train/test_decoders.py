@@ -58,7 +58,7 @@ def gradients(
     return {key: weight.grad.clone() for key, weight in towers.document.named_parameters() if weight.grad is not None}
 
 
-def by_hand(name: str, tower: Encoder, tokens: Tokens) -> torch.Tensor:
+def reference_vectors(name: str, tower: Encoder, tokens: Tokens) -> torch.Tensor:
     """Vectors of texts one at a time, without padding, by the transformer alone and what is written in tests/starts.py."""
     vectors = []
     for n in range(PAIRS):
@@ -84,7 +84,7 @@ def test_gradients_are_those_of_a_plain_loop(name: str, width: int | None, start
     if width:
         truncate(towers, width, "width")
     plain = load_towers(start(name)).document
-    vectors = [by_hand(name, plain, tokens)[:, :width] for tokens in (QUERIES, DOCUMENTS)]
+    vectors = [reference_vectors(name, plain, tokens)[:, :width] for tokens in (QUERIES, DOCUMENTS)]
     if name != "llama":
         vectors = [F.normalize(each, dim=-1) for each in vectors]
     F.cross_entropy(vectors[0] @ vectors[1].T / SCALE[name], torch.arange(PAIRS)).backward()
@@ -158,16 +158,16 @@ adore: {tuned: {round: narrow, negatives: none, steps: 4, batch_queries: 8, dept
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, start: Start, run_here: Any) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, start: Start, run_stage: Any) -> Path:
     """A project whose encoder is a decoder that pads on the left and pools the last token, an end that its tokenizer adds."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(f"base: {{}}\nencoder: {{source: '{start('qwen3')}'}}\n{PARAMS}")
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\n")
     shutil.copytree(tiny_corpus.records, folder / "corpus")
-    output = run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
+    output = run_stage(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
     assert "base: the source's own prompts are {'query': 'Instruct: find it\\nQuery: ', 'document': 'text: '}" in output
-    run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
-    run_here(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
+    run_stage(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
+    run_stage(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
     return folder
 
 
@@ -176,15 +176,15 @@ def train_arguments(name: str) -> list[str]:
     return ["--name", name, "--init", "base", "--negatives", "negatives", "--tokens", "tokens", "--corpus", "corpus", *outs]
 
 
-def encoded(project: Path, name: str, run_here: Any) -> np.ndarray:
-    run_here(project, "train", *train_arguments(name))
-    run_here(project, "encode", "--tokens", "tokens/documents", "--encoder", f"{name}/encoder", "--out", f"{name}/vectors")
+def train_and_encode(project: Path, name: str, run_stage: Any) -> np.ndarray:
+    run_stage(project, "train", *train_arguments(name))
+    run_stage(project, "encode", "--tokens", "tokens/documents", "--encoder", f"{name}/encoder", "--out", f"{name}/vectors")
     return np.concatenate([np.asarray(block) for _, block in open_embeddings(project / f"{name}/vectors").blocks()])
 
 
 @pytest.mark.parametrize(("name", "width"), [("plain", WIDTH), ("adapted", WIDTH), ("narrow", 12)])
-def test_what_a_round_saves_and_encodes_is_what_they_load(name: str, width: int, project: Path, tiny_corpus: Any, run_here: Any) -> None:
-    vectors = encoded(project, name, run_here)
+def test_what_a_round_saves_and_encodes_is_what_they_load(name: str, width: int, project: Path, tiny_corpus: Any, run_stage: Any) -> None:
+    vectors = train_and_encode(project, name, run_stage)
     model = SentenceTransformer(str(project / name / "encoder"), device="cpu")
     assert (model.max_seq_length, model.prompts["document"]) == (24, "text: ")
     ids = open_embeddings(project / name / "vectors").ids().to_pylist()
@@ -198,17 +198,17 @@ def test_what_a_round_saves_and_encodes_is_what_they_load(name: str, width: int,
     assert moved and (name != "adapted" or all(key.endswith("_proj.weight") for key in moved))
 
 
-def test_adore_trains_and_retrieves_with_the_width_of_its_round(project: Path, tiny_corpus: Any, run_here: Any) -> None:
+def test_adore_trains_and_retrieves_with_the_width_of_its_round(project: Path, tiny_corpus: Any, run_stage: Any) -> None:
     if not (project / "narrow/vectors").exists():
-        encoded(project, "narrow", run_here)
+        train_and_encode(project, "narrow", run_stage)
     outs = [part for kind in ("encoder", "index", "curves", "state") for part in (f"--{kind}", f"tuned/{kind}")]
     data = ["--round", "narrow/encoder", "--embeddings", "narrow/vectors", "--tokens", "tokens", "--corpus", "corpus"]
-    run_here(project, "adore", "--name", "tuned", *data, "--negatives", "negatives", *outs)
+    run_stage(project, "adore", "--name", "tuned", *data, "--negatives", "negatives", *outs)
     towers = load_towers(project / "tuned/encoder")
     assert (towers.query.width, towers.document.width, towers.shared) == (12, 12, False)
     assert read_shape(project / "tuned/encoder").width == 12
     inputs = ["--encoder", "tuned/encoder", "--embeddings", "narrow/vectors", "--index", "tuned/index", "--tokens", "tokens"]
-    run_here(project, "retrieve", "--name", "tuned", *inputs, "--out", "tuned/runs")
+    run_stage(project, "retrieve", "--name", "tuned", *inputs, "--out", "tuned/runs")
     model = SentenceTransformer(str(project / "tuned/encoder"), device="cpu")
     queries = list(tiny_corpus.queries["dev"].items())
     documents = open_embeddings(project / "narrow/vectors")
@@ -222,8 +222,8 @@ def test_adore_trains_and_retrieves_with_the_width_of_its_round(project: Path, t
         np.testing.assert_allclose(run_scores, [row[ids.index(doc)] for doc in best], atol=1e-5)
 
 
-def test_a_width_that_a_vector_has_not_is_one_line(project: Path, end_here: Any) -> None:
-    result = end_here(project, "train", *train_arguments("wide"))
+def test_a_width_that_a_vector_has_not_is_one_line(project: Path, try_stage: Any) -> None:
+    result = try_stage(project, "train", *train_arguments("wide"))
     assert (result.status, result.err.splitlines()[-1]) == (
         2,
         "retemper: params.yaml: rounds.wide.width: found 64, expected at most 32, the vector's width; decrease it",

@@ -33,18 +33,18 @@ rounds:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_stage: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\n{PARAMS}")
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\n")
     shutil.copytree(tiny_corpus.records, folder / "corpus")
-    run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
-    run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
-    run_here(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
+    run_stage(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
+    run_stage(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
+    run_stage(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
     return folder
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, set[int]]]:
+def record_training(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, set[int]]]:
     """What the next run trains on, filled step by step: texts that are encoded, and the mask of negatives that reaches the loss."""
     steps: list[dict[str, set[int]]] = []
     backward, loss, nll = step.cached_backward, step.batch_loss, step.nll
@@ -94,7 +94,7 @@ def arguments(name: str, negatives: str, init: str) -> list[str]:
     ],
 )
 def test_replay_equals_an_instrumented_run(
-    project: Path, run_here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, negatives: str, init: str
+    project: Path, run_stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, negatives: str, init: str
 ) -> None:
     (project / "none").mkdir(exist_ok=True)
     shutil.copy(project / "negatives/train.parquet", project / "none/train.parquet")  # neither `random` nor `none` takes any from it
@@ -102,11 +102,11 @@ def test_replay_equals_an_instrumented_run(
     known = open_tokens(project / "tokens/queries/train").ids().to_pylist()[::2]
     if name == "again":  # all new queries, and a quarter of every second one, which its first weights know
         (state / KNOWN).write_text(json.dumps(known))
-    trained = recorded(monkeypatch)
+    trained = record_training(monkeypatch)
     samples: list[Any] = []
     hold_out = entry.hold_out
     monkeypatch.setattr(entry, "hold_out", lambda *inputs: samples.append(hold_out(*inputs)) or samples[0])
-    run_here(project, "train", *arguments(name, negatives, init))
+    run_stage(project, "train", *arguments(name, negatives, init))
     trained_steps = json.loads((project / f"out/{name}/curves/round.json").read_text())["steps"]
     params = load(Round, f"rounds.{name}", project / "params.yaml")
     paths = {"tokens": project / "tokens", "corpus": project / "corpus", "negatives": project / negatives, "init-state": state}

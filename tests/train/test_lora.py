@@ -63,19 +63,19 @@ def step_of(towers: Towers, dtype: torch.dtype = torch.float32, batch_tokens: in
     return make_step(towers, QUERIES, DOCUMENTS, data, params, Compute(CPU, dtype, graph_tokens))
 
 
-def trained(towers: Towers) -> dict[str, torch.Tensor]:
+def trained_weights(towers: Towers) -> dict[str, torch.Tensor]:
     return {name: weight for name, weight in module_of(towers).named_parameters() if weight.requires_grad}
 
 
-def shaken(towers: Towers) -> None:
+def randomize_adapters(towers: Towers) -> None:
     """Adapters as a training may leave them: without one, B is 0 and an adapter does nothing."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for weight in trained(towers).values():
+        for weight in trained_weights(towers).values():
             weight.copy_(torch.randn(weight.shape, generator=generator) * 0.1)
 
 
-def plain_vectors(transformer: Any, tokens: Tokens) -> torch.Tensor:
+def reference_vectors(transformer: Any, tokens: Tokens) -> torch.Tensor:
     """One text at a time, without padding; the mean of the last layer."""
     return torch.stack([transformer(*tokens.padded(np.array([n]))).last_hidden_state[0].mean(0) for n in range(PAIRS)])
 
@@ -93,7 +93,7 @@ def test_two_steps_equal_a_plain_loop_of_peft(shared: bool, tiny_encoder: Path, 
         assert not model.load_state_dict(start, strict=False).unexpected_keys
     optimizer = torch.optim.AdamW([w for model in plain.values() for w in model.parameters() if w.requires_grad], weight_decay=0.1)
     for lr in (1e-2, 0.5e-2):
-        vectors = [plain_vectors(plain.get("query", plain["document"]), QUERIES), plain_vectors(plain["document"], DOCUMENTS)]
+        vectors = [reference_vectors(plain.get("query", plain["document"]), QUERIES), reference_vectors(plain["document"], DOCUMENTS)]
         optimizer.param_groups[0]["lr"] = lr
         optimizer.zero_grad()
         F.cross_entropy(vectors[0] @ vectors[1].T / 20, torch.arange(PAIRS)).backward()
@@ -107,7 +107,9 @@ def test_two_steps_equal_a_plain_loop_of_peft(shared: bool, tiny_encoder: Path, 
             if "pooler" in key:  # the tiny encoder has none: transformers draws one
                 continue
             torch.testing.assert_close(actual[key], weight, rtol=1e-3, atol=2e-5, msg=f"{name} {key}")
-    assert {name.rsplit(".", 1)[0] for name in state_tensors(module, ours)} == set(trained(towers)), "the optimizer holds adapters only"
+    assert {name.rsplit(".", 1)[0] for name in state_tensors(module, ours)} == set(trained_weights(towers)), (
+        "the optimizer holds adapters only"
+    )
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -115,7 +117,7 @@ def test_merged_weights_are_those_of_the_formula(shared: bool, tiny_encoder: Pat
     """W + alpha / rank B A where there is an adapter, the very bits of the start everywhere else."""
     towers = load_towers(tiny_encoder) if shared else two_towers(tiny_encoder)
     adapt(towers, QUERY_VALUE, 5, WHERE)
-    shaken(towers)
+    randomize_adapters(towers)
     for tower in {towers.document, towers.query}:
         before = dict(tower.transformer.get_base_model().state_dict())
         with torch.no_grad():
@@ -147,7 +149,7 @@ def test_what_is_measured_while_training_is_the_result(tiny_encoder: Path) -> No
     towers, pairs = load_towers(tiny_encoder), np.arange(PAIRS)
     adapt(towers, QUERY_VALUE, 5, WHERE)
     start = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(pairs, pairs)
-    shaken(towers)
+    randomize_adapters(towers)
     assert Packed.of(towers.document.eval(), CPU) is None
     scores = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(pairs, pairs)
     assert Packed.of(towers.document.eval(), CPU) is None, "the towers go on training as they are"
@@ -178,10 +180,10 @@ def test_an_untrained_adapter_changes_no_bit(tiny_encoder: Path) -> None:
 def test_targets_are_ends_of_names(targets: list[str] | None, layers: int, tiny_encoder: Path) -> None:
     towers = load_towers(tiny_encoder)
     message = adapt(towers, Lora.model_validate({"rank": 2, "targets": targets}), 5, WHERE)
-    layer_names = {name.partition(".lora_")[0].removeprefix("document.transformer.base_model.model.") for name in trained(towers)}
+    layer_names = {name.partition(".lora_")[0].removeprefix("document.transformer.base_model.model.") for name in trained_weights(towers)}
     assert len(layer_names) == layers and not any("pooler" in name for name in layer_names)
     assert all(f".{name}".endswith(tuple(f".{target}" for target in targets)) for name in layer_names) if targets else True
-    count = sum(weight.numel() for weight in trained(towers).values())
+    count = sum(weight.numel() for weight in trained_weights(towers).values())
     frozen = sum(weight.numel() for weight in load_towers(tiny_encoder).document.parameters())
     assert message == f"LoRA of rank 2 on {layers} linear layers: {count:,} weights train, {frozen:,} are frozen"
 
@@ -193,7 +195,7 @@ def test_adapters_are_drawn_from_the_seed_alone(tiny_encoder: Path) -> None:
         state, towers = torch.get_rng_state(), load_towers(tiny_encoder)
         adapt(towers, QUERY_VALUE, seed, WHERE)
         assert torch.equal(torch.get_rng_state(), state), "nobody else's draws move"
-        drawn.append(trained(towers))
+        drawn.append(trained_weights(towers))
     a, b = ([{n: w for n, w in adapters.items() if kind in n} for adapters in drawn] for kind in ("lora_A", "lora_B"))
     assert all(torch.equal(a[0][name], a[1][name]) and not torch.equal(a[0][name], a[2][name]) for name in a[0])
     assert not any(weight.any() for adapters in b for weight in adapters.values())
@@ -203,12 +205,12 @@ def gradients(encoder: Path, step: int = 0, **settings: Any) -> dict[str, torch.
     """Of a training step with much dropout in the adapters, and none elsewhere."""
     towers = load_towers(encoder)
     adapt(towers, Lora(rank=4, alpha=4, dropout=0.5), 5, WHERE)
-    shaken(towers)
+    randomize_adapters(towers)
     towers.document.eval()
     for name, module in towers.document.named_modules():
         module.training = "lora_dropout" in name
     step_of(towers, **settings)(step)
-    return {name: weight.grad.clone() for name, weight in trained(towers).items() if weight.grad is not None}
+    return {name: weight.grad.clone() for name, weight in trained_weights(towers).items() if weight.grad is not None}
 
 
 def test_dropout_is_a_function_of_seed_and_step(tiny_encoder: Path) -> None:
@@ -235,7 +237,7 @@ def test_a_projector_is_trained_whole(tiny_encoder: Path) -> None:
     towers = load_towers(tiny_encoder)
     adapt(towers, QUERY_VALUE, 5, WHERE)
     add_projector(towers, "linear", tiny_encoder, 5)
-    assert {name for name in trained(towers) if "lora_" not in name} == {"document.head.linear.weight", "document.head.linear.bias"}
+    assert {name for name in trained_weights(towers) if "lora_" not in name} == {"document.head.linear.weight", "document.head.linear.bias"}
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_layers_with_transposed_weights_learn_and_merge(kind: str, targets: tupl
     with warnings.catch_warnings(action="error"):
         message = adapt(Towers(tower, tower), Lora(rank=3, alpha=6, targets=targets), 5, WHERE)
     assert message.startswith(f"LoRA of rank 3 on {4 if targets else 8} linear layers")
-    shaken(Towers(tower, tower))
+    randomize_adapters(Towers(tower, tower))
     ours = {name: weight for name, weight in tower.transformer.named_parameters() if weight.requires_grad}
     theirs = {name: weight.detach().double().requires_grad_() for name, weight in ours.items()}
     weights = dict(plain.transformer.named_parameters())
@@ -323,7 +325,7 @@ def test_layers_whose_weights_are_read_without_a_call_get_no_adapter() -> None:
     adapt(Towers(tower, tower), Lora(), 5, "lora")
     ids = torch.arange(20).view(2, 10)
     tower(ids, torch.ones_like(ids)).square().sum().backward()
-    weights = trained(Towers(tower, tower))
+    weights = trained_weights(Towers(tower, tower))
     assert any("mamba.in_proj" in name for name in weights) and not any("dt_proj" in name for name in weights)
     assert all(weight.grad is not None for name, weight in weights.items()), "each adapter learns"
 

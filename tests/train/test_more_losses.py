@@ -46,7 +46,7 @@ def group_case(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return student, teacher, valid
 
 
-def check(loss: torch.Tensor, scores: torch.Tensor, value: float, gradient: np.ndarray) -> None:
+def check_loss(loss: torch.Tensor, scores: torch.Tensor, value: float, gradient: np.ndarray) -> None:
     loss.backward()
     assert scores.grad is not None
     assert float(loss) == pytest.approx(value, abs=1e-9)
@@ -65,7 +65,7 @@ def test_hinge_and_its_gradient(seed: int, margin: float) -> None:
             value += gap / len(pairs)
             gradient[q, j] += 1 / len(pairs)
             gradient[q, q] -= 1 / len(pairs)
-    check(hinge(scores, negative, margin), scores, value, gradient)
+    check_loss(hinge(scores, negative, margin), scores, value, gradient)
 
 
 @pytest.mark.parametrize("seed", CASES)
@@ -98,7 +98,7 @@ def test_margin_mse_and_its_gradient(seed: int) -> None:
         value += gap**2 / len(pairs)
         gradient[q, 0] += 2 * gap / len(pairs)
         gradient[q, j] -= 2 * gap / len(pairs)
-    check(margin_mse(student, teacher, valid), student, value, gradient)
+    check_loss(margin_mse(student, teacher, valid), student, value, gradient)
 
 
 @pytest.mark.parametrize("seed", CASES)
@@ -114,7 +114,7 @@ def test_kl_and_its_gradient(seed: int) -> None:
             p, r = s[j] / sum(s.values()), t[j] / sum(t.values())
             value += r * math.log(r / p) / len(groups)
             gradient[q, j] = (p - r) / len(groups)
-    check(kl(student, teacher, valid), student, value, gradient)
+    check_loss(kl(student, teacher, valid), student, value, gradient)
 
 
 def test_by_hand() -> None:

@@ -31,17 +31,17 @@ rounds:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_stage: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\n{PARAMS}")
     shutil.copytree(tiny_corpus.records, folder / "corpus")
-    run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
-    run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
-    run_here(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
+    run_stage(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
+    run_stage(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
+    run_stage(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
     return folder
 
 
-def settings(folder: Path, workers: int, seconds: int = 0) -> None:
+def write_runtime(folder: Path, workers: int, seconds: int = 0) -> None:
     """One thread for each worker; a checkpoint after each step unless told otherwise."""
     (folder / "runtime.yaml").write_text(f"device: cpu\nthreads: {workers}\nworkers: {workers}\ncheckpoint_seconds: {seconds}\n")
 
@@ -56,9 +56,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def trained(project: Path, name: str, out: str, workers: int) -> str:
+def train(project: Path, name: str, out: str, workers: int) -> str:
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)
-    settings(project, workers, 30)
+    write_runtime(project, workers, 30)
     result = subprocess.run(command(name, out), cwd=project, env=environment(), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout + result.stderr
@@ -71,7 +71,7 @@ def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
     return dict(enumerate(sorted(pids)))
 
 
-def until_checkpoint(process: subprocess.Popen[str], project: Path) -> None:
+def wait_for_checkpoint(process: subprocess.Popen[str], project: Path) -> None:
     deadline = time.monotonic() + 300
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
         assert process.poll() is None, "the training ended before a rank could be killed"
@@ -82,7 +82,7 @@ def until_checkpoint(process: subprocess.Popen[str], project: Path) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["plain", "watched"])
 def test_two_workers_train_as_one(project: Path, name: str) -> None:
-    output_1, output_2 = trained(project, name, f"one/{name}", 1), trained(project, name, f"two/{name}", 2)
+    output_1, output_2 = train(project, name, f"one/{name}", 1), train(project, name, f"two/{name}", 2)
     lines = [line for line in output_1.splitlines() if "steps," not in line]
     assert [line for line in output_2.splitlines() if "steps," not in line] == lines, "one rank speaks"
     weights_1, weights_2 = (load_file(project / f"{kind}/{name}/encoder/model.safetensors") for kind in ("one", "two"))
@@ -93,7 +93,7 @@ def test_two_workers_train_as_one(project: Path, name: str) -> None:
     assert losses[0][:2] == losses[1][:2], "the first loss is that of the same vectors"
     assert len(losses[0]) == len(losses[1])
     assert folder_digest(project / f"two/{name}/state") != folder_digest(project / f"one/{name}/state")
-    trained(project, name, f"again/{name}", 2)
+    train(project, name, f"again/{name}", 2)
     for out in OUTS:
         assert folder_digest(project / f"again/{name}/{out}") == folder_digest(project / f"two/{name}/{out}"), "the same bits each time"
 
@@ -101,11 +101,11 @@ def test_two_workers_train_as_one(project: Path, name: str) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank_costs_only_time(project: Path, killed: int) -> None:
-    trained(project, "plain", "whole", 2)
+    train(project, "plain", "whole", 2)
     shutil.rmtree(project / ".retemper/scratch")
-    settings(project, 2)
+    write_runtime(project, 2)
     with subprocess.Popen(command("plain", "lost"), cwd=project, env=environment(), stderr=subprocess.PIPE, text=True) as process:
-        until_checkpoint(process, project)
+        wait_for_checkpoint(process, project)
         os.kill(ranks_of(process)[killed], signal.SIGKILL)
         _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
@@ -116,11 +116,11 @@ def test_a_killed_rank_costs_only_time(project: Path, killed: int) -> None:
 
 @pytest.mark.heavy
 def test_ranks_end_with_their_stage_and_a_later_run_resumes(project: Path) -> None:
-    trained(project, "plain", "whole", 2)
+    train(project, "plain", "whole", 2)
     shutil.rmtree(project / ".retemper/scratch")
-    settings(project, 2)
+    write_runtime(project, 2)
     process = subprocess.Popen(command("plain", "killed"), cwd=project, env=environment(), text=True)
-    until_checkpoint(process, project)
+    wait_for_checkpoint(process, project)
     ranks = ranks_of(process)
     process.kill()
     process.wait()
@@ -129,10 +129,10 @@ def test_ranks_end_with_their_stage_and_a_later_run_resumes(project: Path) -> No
         assert time.monotonic() < deadline, "a rank outlives its stage"
         time.sleep(0.05)
     assert not any((project / "killed" / out).exists() for out in OUTS)
-    settings(project, 3)  # another number of workers takes another scratch folder
+    write_runtime(project, 3)  # another number of workers takes another scratch folder
     result = subprocess.run(command("plain", "three"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
     assert result.returncode == 0 and "resuming" not in result.stdout, result.stderr
-    settings(project, 2)
+    write_runtime(project, 2)
     result = subprocess.run(command("plain", "killed"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
     assert result.returncode == 0 and "resuming from step" in result.stdout, result.stderr
     for out in OUTS:
@@ -143,7 +143,7 @@ def test_ranks_end_with_their_stage_and_a_later_run_resumes(project: Path) -> No
 def test_a_user_error_in_ranks_is_the_line_that_one_worker_gives(project: Path) -> None:
     lines = {}
     for workers in (1, 2):
-        settings(project, workers)
+        write_runtime(project, workers)
         result = subprocess.run(command("wild", "wild"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
         assert result.returncode == 2, result.stderr
         lines[workers] = [line for line in result.stderr.splitlines() if line.startswith("retemper: ")]

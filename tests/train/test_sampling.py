@@ -17,7 +17,7 @@ from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.tables.weights import WEIGHTS
 from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of, seen_before, with_weights
 from tasks.train.params import Round
-from tests.train.test_batches import token_folder
+from tests.train.test_batches import write_token_folder
 
 DOCUMENTS = 500
 SCORES = {10: 0.9, 11: 0.7, 12: 0.4, 13: 0.1, 20: 3.0}  # of negatives; query 0 has 10 to 13, query 1 only 20, query 2 none
@@ -39,7 +39,7 @@ def round_of(**values: object) -> Round:
     return Round.model_validate({"init": "base", "negatives": "m", "batch_queries": 3, "hard_negatives": 2, **values})
 
 
-def drawn(data: TrainingSet, params: Round, steps: int) -> dict[int, list[tuple[int, ...]]]:
+def draw_negatives(data: TrainingSet, params: Round, steps: int) -> dict[int, list[tuple[int, ...]]]:
     """Hard negatives of each query at each step."""
     draws: dict[int, list[tuple[int, ...]]] = {0: [], 1: [], 2: []}
     for step in range(steps):
@@ -56,7 +56,7 @@ def test_simans_draws_by_its_weights_without_repetition(data: TrainingSet, a: fl
     weight = {d: math.exp(-a * (SCORES[d] - 0.8 - b) ** 2) for d in (10, 11, 12, 13)}
     total = sum(weight.values())
     steps = 3000
-    pairs = drawn(data, round_of(sampling="simans", simans_a=a, simans_b=b), steps)[0]
+    pairs = draw_negatives(data, round_of(sampling="simans", simans_a=a, simans_b=b), steps)[0]
     for first, second in itertools.permutations(weight, 2):
         p = weight[first] / total * weight[second] / (total - weight[first])
         assert abs(pairs.count((first, second)) / steps - p) < 4 * math.sqrt(p * (1 - p) / steps) + 0.002
@@ -70,14 +70,14 @@ def test_simans_without_a_score_of_the_positive_is_uniform(data: TrainingSet) ->
 
 
 def test_top_uses_the_same_best_negatives_at_every_step(data: TrainingSet) -> None:
-    draws = drawn(data, round_of(sampling="top"), 20)
+    draws = draw_negatives(data, round_of(sampling="top"), 20)
     assert set(draws[0]) == {(10, 11)}
     assert set(draws[1]) == {(20, 20)}
-    assert set(drawn(data, round_of(sampling="top", hard_negatives=6), 3)[0]) == {(10, 11, 12, 13, 10, 11)}
+    assert set(draw_negatives(data, round_of(sampling="top", hard_negatives=6), 3)[0]) == {(10, 11, 12, 13, 10, 11)}
 
 
 def test_random_and_none(data: TrainingSet) -> None:
-    draws = drawn(data, round_of(negatives="random"), 400)
+    draws = draw_negatives(data, round_of(negatives="random"), 400)
     for query in range(3):
         counts = np.bincount([d for pair in draws[query] for d in pair], minlength=DOCUMENTS)
         assert (counts > 0).mean() > 0.7, "the whole corpus"
@@ -99,22 +99,22 @@ def test_scores_go_with_their_documents(data: TrainingSet, sampling: str) -> Non
 
 
 def test_each_epoch_draws_differently_but_reproducibly(data: TrainingSet) -> None:
-    pairs = drawn(data, round_of(), 30)
+    pairs = draw_negatives(data, round_of(), 30)
     assert len(set(pairs[0])) > 5
-    assert drawn(data, round_of(), 30) == pairs
-    assert drawn(data, round_of(seed=1), 30) != pairs
+    assert draw_negatives(data, round_of(), 30) == pairs
+    assert draw_negatives(data, round_of(seed=1), 30) != pairs
 
 
-def ranked(path: Path, rows: list[tuple[str, str, int, float]]) -> None:
+def write_ranked(path: Path, rows: list[tuple[str, str, int, float]]) -> None:
     write_table(path, RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)] or [[]] * 4, schema=RANKED)])
 
 
 def test_read_with_scores(tmp_path: Path) -> None:
-    queries, documents = token_folder(tmp_path / "q", ["a", "b"]), token_folder(tmp_path / "d", ["x", "y", "z"])
+    queries, documents = write_token_folder(tmp_path / "q", ["a", "b"]), write_token_folder(tmp_path / "d", ["x", "y", "z"])
     rows = [("b", "x", 1), ("a", "y", 1), ("a", "z", 1)]
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
-    ranked(tmp_path / "train.parquet", [("a", "x", 1, 5.0), ("b", "z", 1, 4.0), ("b", "y", 2, 3.0)])
-    ranked(tmp_path / "positives.parquet", [("b", "x", 1, 9.0), ("a", "z", 1, 8.0), ("gone", "z", 1, 7.0)])
+    write_ranked(tmp_path / "train.parquet", [("a", "x", 1, 5.0), ("b", "z", 1, 4.0), ("b", "y", 2, 3.0)])
+    write_ranked(tmp_path / "positives.parquet", [("b", "x", 1, 9.0), ("a", "z", 1, 8.0), ("gone", "z", 1, 7.0)])
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
     assert data.positives.values.tolist() == [1, 2, 0]
     np.testing.assert_array_equal(data.positives.scores, [math.nan, 8.0, 9.0])
@@ -140,7 +140,7 @@ def test_tables_of_pairs_are_joined_by_their_ids(seed: int, tmp_path: Path) -> N
     """Scores and weights of positives, in any order, with rows of others, and with no row for some; against a dictionary."""
     draw = random.Random(seed)
     names, query_ids = [f"d{i}" for i in range(9)], [f"q{i}" for i in range(6)]
-    queries, documents = token_folder(tmp_path / "q", query_ids), token_folder(tmp_path / "d", names)
+    queries, documents = write_token_folder(tmp_path / "q", query_ids), write_token_folder(tmp_path / "d", names)
     pairs = draw.sample(list(itertools.product(query_ids, names)), 20)
     others = [(query, doc) for query, doc in itertools.product([*query_ids, "gone"], [*names, "gone"]) if (query, doc) not in pairs]
     qrels, tables = [(*pair, 1) for pair in pairs], {}
@@ -150,7 +150,7 @@ def test_tables_of_pairs_are_joined_by_their_ids(seed: int, tmp_path: Path) -> N
         columns = [list(column) for column in zip(*((*pair, *rank, value) for pair, value in tables[path].items()), strict=True)]
         write_table(tmp_path / path, schema, [pa.table(columns, schema=schema)])
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(column) for column in zip(*qrels, strict=True)], schema=QRELS)])
-    ranked(tmp_path / "train.parquet", [("q0", "d0", 1, 1.0)])
+    write_ranked(tmp_path / "train.parquet", [("q0", "d0", 1, 1.0)])
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(), tmp_path)
     data = with_weights(data, queries, documents, tmp_path / "qrels.parquet", weights=tmp_path / "weights.parquet")
     joined = [(query_ids[q], names[d]) for q in range(6) for d in data.positives.of(q).tolist()]
@@ -168,7 +168,7 @@ def test_the_first_ranks_as_positives(ranks: int, tmp_path: Path) -> None:
     """As in SPAR: the ranking with known positives where their scores place them, against plain sorting; no judgment is read."""
     draw = random.Random(ranks)
     names, query_ids = [f"d{i}" for i in range(30)], [f"q{i}" for i in range(8)]
-    queries, documents = token_folder(tmp_path / "q", query_ids), token_folder(tmp_path / "d", names)
+    queries, documents = write_token_folder(tmp_path / "q", query_ids), write_token_folder(tmp_path / "d", names)
     negatives, known, expected = [], [], {}
     for number, query in enumerate(query_ids[:-1]):  # the last one finds nothing
         drawn_docs = draw.sample(names, 12)
@@ -178,8 +178,8 @@ def test_the_first_ranks_as_positives(ranks: int, tmp_path: Path) -> None:
         for table, rows in ((negatives, [pair for pair in zip(drawn_docs, scores, strict=True) if pair[0] not in judged]),
                             (known, [pair for pair in zip(drawn_docs, scores, strict=True) if pair[0] in judged])):  # fmt: skip
             table += [(query, doc, rank, score) for rank, (doc, score) in enumerate(rows, 1)]
-    ranked(tmp_path / "train.parquet", negatives)
-    ranked(tmp_path / "positives.parquet", known)
+    write_ranked(tmp_path / "train.parquet", negatives)
+    write_ranked(tmp_path / "positives.parquet", known)
     params = round_of(positive_ranks=ranks, window=(8, 12), hard_negatives=1)
     data = read_training_set(queries, documents, tmp_path / "missing.parquet", tmp_path / "train.parquet", params, tmp_path)
     assert {query_ids[q]: {names[d] for d in data.positives.of(q)} for q in data.queries} == {q: set(docs) for q, docs in expected.items()}
@@ -188,8 +188,8 @@ def test_the_first_ranks_as_positives(ranks: int, tmp_path: Path) -> None:
             place = data.positives.of(query_ids.index(query)).tolist().index(names.index(doc))
             assert data.positives.scores_of(query_ids.index(query))[place] == pytest.approx(score)
     assert f"positives: the first {ranks} ranks of m" in check_training_set(data, params)
-    ranked(tmp_path / "train.parquet", [])
-    ranked(tmp_path / "positives.parquet", [])
+    write_ranked(tmp_path / "train.parquet", [])
+    write_ranked(tmp_path / "positives.parquet", [])
     with pytest.raises(UserError, match="no training query is listed by m"):
         read_training_set(queries, documents, tmp_path / "missing.parquet", tmp_path / "train.parquet", params, tmp_path)
 
@@ -241,12 +241,12 @@ def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -
     assert data.negatives.scores is not None
     scores = np.where(np.isin(data.negatives.values, [12, 13]), np.nan, data.negatives.scores).astype(np.float32)
     mixed = replace(data, negatives=replace(data.negatives, scores=scores))
-    draws = drawn(mixed, round_of(hard_negatives=4), 400)[0]
+    draws = draw_negatives(mixed, round_of(hard_negatives=4), 400)[0]
     others = [d for step in draws for d in step if d not in (10, 11)]
     assert all({10, 11} <= set(step) for step in draws)
     assert len(others) > 780, "two a step, some of them 10 or 11 by chance"
     assert len(set(others)) > 300, "of 500 documents"
-    assert draws == drawn(mixed, round_of(hard_negatives=4), 400)[0]
+    assert draws == draw_negatives(mixed, round_of(hard_negatives=4), 400)[0]
 
 
 @pytest.mark.parametrize(("drawn", "warned"), [(0, False), (1, True), (2, False), (3, False)])

@@ -151,12 +151,12 @@ def test_lost_best_weights_are_one_line_and_the_next_training_begins_anew(tmp_pa
     (tmp_path / "lost" / "curves").mkdir(parents=True)
     values = [0.1, 0.5, 0.3, 0.3, 0.3, 0.3, 0.3]
 
-    def lose(*_: object) -> bool:
+    def lose_best(*_: object) -> bool:
         (tmp_path / "lost" / BEST).unlink(missing_ok=True)
         return False
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Validation, "over", lose)
+        patch.setattr(Validation, "over", lose_best)
         with pytest.raises(Corrupt, match="expected the weights after 1 steps"):
             walk(tmp_path / "lost", values)
     assert not (tmp_path / "lost" / CHECKPOINT).exists()

@@ -85,7 +85,7 @@ def test_weighted_losses_equal_plain_loops(seed: int) -> None:
     weight = torch.from_numpy(rng.random(count) * 3 + 0.1)
     w = weight.tolist()
 
-    def pairs(mask: Any, value: Any) -> float:
+    def mean_pair_loss(mask: Any, value: Any) -> float:
         terms = [(w[q], value(float(scores[q, j] - scores[q, q]))) for q in range(count) for j in range(slots) if mask[q, j]]
         return sum(a * b for a, b in terms) / sum(a for a, _ in terms)
 
@@ -97,10 +97,10 @@ def test_weighted_losses_equal_plain_loops(seed: int) -> None:
         exponents = [math.exp(float(scores[q, j])) for j in range(slots) if negative[q, j] or j == q]
         rows.append(-math.log(math.exp(float(scores[q, q])) / sum(exponents)))
     assert float(nll(scores, negative, weight)) == pytest.approx(sum(a * b for a, b in zip(w, rows, strict=True)) / sum(w))
-    assert float(ranknet(scores, negative, weight)) == pytest.approx(pairs(negative, sigmoid))
-    expected = pairs(negative & own, sigmoid) + 0.5 * pairs(negative & ~own, sigmoid)
+    assert float(ranknet(scores, negative, weight)) == pytest.approx(mean_pair_loss(negative, sigmoid))
+    expected = mean_pair_loss(negative & own, sigmoid) + 0.5 * mean_pair_loss(negative & ~own, sigmoid)
     assert float(star(scores, negative, own, 0.5, weight)) == pytest.approx(expected)
-    assert float(hinge(scores, negative, 0.3, weight)) == pytest.approx(pairs(negative, lambda gap: max(0.0, 0.3 + gap)))
+    assert float(hinge(scores, negative, 0.3, weight)) == pytest.approx(mean_pair_loss(negative, lambda gap: max(0.0, 0.3 + gap)))
 
     group, teacher = scores[:, :3], torch.from_numpy(rng.normal(size=(count, 3)))
     valid = torch.ones((count, 3), dtype=torch.bool)

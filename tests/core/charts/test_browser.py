@@ -62,7 +62,7 @@ TABLE = table(
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chart_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Markup("<details id='fold'><summary>more</summary><span id='inside'>{}</span></details>").format(
         figure(FIGURES["means"], "folded")
     )
@@ -73,7 +73,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])
-def opened(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Any]:
+def tab(request: pytest.FixtureRequest, browser: Any, chart_page: Path) -> Iterator[Any]:
     """The page, wide and light or narrow and dark; its console must be empty at the end."""
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -82,32 +82,32 @@ def opened(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator
     tab.on("console", lambda message: messages.append(message.text))
     tab.on("pageerror", lambda error: messages.append(str(error)))
     tab.on("request", lambda sent: None if sent.url.startswith("file:") else messages.append(sent.url))
-    tab.goto(file.as_uri())
+    tab.goto(chart_page.as_uri())
     tab.wait_for_function("document.body.dataset.ready !== undefined")
     yield tab
     context.close()
     assert messages == []
 
 
-def test_every_chart_is_drawn_inside_the_page(opened: Any) -> None:
-    assert opened.title() == "All <charts>"
-    assert opened.locator(".plot.drawn svg").count() == len(FIGURES)
-    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_every_chart_is_drawn_inside_the_page(tab: Any) -> None:
+    assert tab.title() == "All <charts>"
+    assert tab.locator(".plot.drawn svg").count() == len(FIGURES)
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     size = "[plot.clientWidth, plot.querySelector('svg').getBoundingClientRect().width]"
-    widths = opened.evaluate(f"[...document.querySelectorAll('.plot')].slice(0, -1).map(plot => {size})")
+    widths = tab.evaluate(f"[...document.querySelectorAll('.plot')].slice(0, -1).map(plot => {size})")
     assert all(0.9 * full <= drawn <= full + 1 for full, drawn in widths)
 
 
-def test_marks_are_where_their_values_are_and_in_the_pages_colors(opened: Any) -> None:
+def test_marks_are_where_their_values_are_and_in_the_pages_colors(tab: Any) -> None:
     """By Vega's own scene: 0.75 is as far from 0.5 as 0.75 from 1.0; the best system has the accent color of the scheme."""
-    marks = opened.evaluate(
+    marks = tab.evaluate(
         """[...document.querySelectorAll('.plot')[0].querySelectorAll('.mark-symbol path')].map(path => {
             const box = path.getBoundingClientRect();
             return [path.getAttribute('aria-label') ?? '', box.x + box.width / 2, getComputedStyle(path).fill]})"""
     )
     (_, bm25, plain), (_, star, best), (_, few, _) = marks
     assert (few - bm25) / (star - bm25) == pytest.approx((0.6 - 0.5) / (0.75 - 0.5), abs=0.02)
-    accent = opened.evaluate("getComputedStyle(document.querySelector('.legend')).getPropertyValue('--accent')").strip().lstrip("#")
+    accent = tab.evaluate("getComputedStyle(document.querySelector('.legend')).getPropertyValue('--accent')").strip().lstrip("#")
     assert best == f"rgb({', '.join(str(int(accent[at : at + 2], 16)) for at in (0, 2, 4))})" != plain
 
 
@@ -121,25 +121,25 @@ def test_marks_are_where_their_values_are_and_in_the_pages_colors(opened: Any) -
         (9, ".mark-symbol path >> nth=2", ["stage 2", "2 s"]),
     ],
 )
-def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, index: int, mark: str, expected: list[str]) -> None:
-    plot = opened.locator(".plot").nth(index)
+def test_a_mark_tells_its_figures_under_the_pointer(tab: Any, index: int, mark: str, expected: list[str]) -> None:
+    plot = tab.locator(".plot").nth(index)
     plot.scroll_into_view_if_needed()
     plot.locator(mark).hover(force=True)
-    tip = opened.locator("#vg-tooltip-element.visible")
+    tip = tab.locator("#vg-tooltip-element.visible")
     tip.wait_for()
     words = tip.inner_text()
     assert all(word in words for word in expected), words
 
 
-def test_labels_stand_below_their_ticks(opened: Any) -> None:
+def test_labels_stand_below_their_ticks(tab: Any) -> None:
     """At the ends of an axis, too, where Vega moves them inward."""
     anchors = "one => one.textContent && one.getAttribute('text-anchor')"
-    across = opened.locator(".role-axis[aria-label^='X-axis'] .role-axis-label text")
+    across = tab.locator(".role-axis[aria-label^='X-axis'] .role-axis-label text")
     assert across.count() > 40 and {across.nth(place).evaluate(anchors) for place in range(across.count())} == {"middle"}
 
 
-def test_every_node_of_the_graph_is_named(opened: Any) -> None:
-    labels = opened.locator(".plot").nth(9).locator(".role-axis-label text").all_text_contents()
+def test_every_node_of_the_graph_is_named(tab: Any) -> None:
+    labels = tab.locator(".plot").nth(9).locator(".role-axis-label text").all_text_contents()
     assert labels == [f"stage {n}" for n in range(12)]
 
 
@@ -154,38 +154,38 @@ CONTRAST = """path => {
 }"""
 
 
-def test_what_ran_and_what_is_cached_are_told_apart_without_colors(opened: Any) -> None:
+def test_what_ran_and_what_is_cached_are_told_apart_without_colors(tab: Any) -> None:
     """A filled dot or a ring, each with the contrast that WCAG 2.2 asks of graphics (1.4.11)."""
-    dots = opened.locator(".plot").nth(9).locator(".mark-symbol path")
+    dots = tab.locator(".plot").nth(9).locator(".mark-symbol path")
     ran, cached = dots.nth(0), dots.nth(1)
     fill, stroke = (f"one => getComputedStyle(one).{part}" for part in ("fill", "stroke"))
     assert all(dot.evaluate(CONTRAST) >= 3 for dot in (ran, cached))
     assert ran.evaluate(fill) == ran.evaluate(stroke)
-    assert cached.evaluate(fill) == opened.evaluate("getComputedStyle(document.body).backgroundColor") != cached.evaluate(stroke)
+    assert cached.evaluate(fill) == tab.evaluate("getComputedStyle(document.body).backgroundColor") != cached.evaluate(stroke)
 
 
-def test_the_name_of_a_row_is_its_head(opened: Any) -> None:
+def test_the_name_of_a_row_is_its_head(tab: Any) -> None:
     """As a screen reader sees it, on a phone too, where rows are cards; and it is no bolder than its figures."""
-    heads = opened.locator("table.stack tbody [scope=row]")
+    heads = tab.locator("table.stack tbody [scope=row]")
     assert heads.all_inner_texts() == ["b", "a", "c", "d"]
     assert heads.nth(0).evaluate("one => one.matches('tr > th:first-child')")
-    if opened.viewport_size["width"] > 600:
+    if tab.viewport_size["width"] > 600:
         assert heads.nth(0).evaluate("one => [getComputedStyle(one).fontWeight, getComputedStyle(one).textAlign]") == ["400", "left"]
-        assert opened.get_by_role("rowheader").all_inner_texts() == ["b", "a", "c", "d"]
+        assert tab.get_by_role("rowheader").all_inner_texts() == ["b", "a", "c", "d"]
 
 
-def test_rows_whose_names_begin_alike_can_be_told_apart(opened: Any) -> None:
-    assert opened.locator(".plot").nth(10).locator(".role-axis-label text").all_text_contents()[-4:] == GROUPS
+def test_rows_whose_names_begin_alike_can_be_told_apart(tab: Any) -> None:
+    assert tab.locator(".plot").nth(10).locator(".role-axis-label text").all_text_contents()[-4:] == GROUPS
 
 
-def test_the_nearest_point_of_a_line_tells_its_figures(opened: Any) -> None:
-    plot = opened.locator(".plot").nth(2)
+def test_the_nearest_point_of_a_line_tells_its_figures(tab: Any) -> None:
+    plot = tab.locator(".plot").nth(2)
     plot.scroll_into_view_if_needed()
     box = plot.locator("svg").bounding_box()
-    opened.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 12)
-    opened.mouse.move(box["x"] + box["width"] * 0.92, box["y"] + 14)
-    opened.locator("#vg-tooltip-element.visible").wait_for()
-    assert "round 9" in opened.locator("#vg-tooltip-element").inner_text()
+    tab.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 12)
+    tab.mouse.move(box["x"] + box["width"] * 0.92, box["y"] + 14)
+    tab.locator("#vg-tooltip-element.visible").wait_for()
+    assert "round 9" in tab.locator("#vg-tooltip-element").inner_text()
 
 
 def column(tab: Any, number: int) -> list[str]:
@@ -197,29 +197,29 @@ def column(tab: Any, number: int) -> list[str]:
     [(1, "abcd", "dcba"), (2, "abdc", "dbac"), (3, "dbac", "abdc"), (4, "dabc", "badc")],
     ids=["text", "numbers", "times", "p-values"],
 )
-def test_a_click_sorts_by_a_column_and_another_turns_it(opened: Any, number: int, first: str, second: str) -> None:
+def test_a_click_sorts_by_a_column_and_another_turns_it(tab: Any, number: int, first: str, second: str) -> None:
     """Empty cells stay last. On a phone rows are cards, and heads are for screen readers, so keys press them."""
-    head = opened.locator(f"table.stack thead th:nth-child({number}) button")
+    head = tab.locator(f"table.stack thead th:nth-child({number}) button")
     for expected, order in ((first, "ascending" if number == 1 else "descending"), (second, "descending" if number == 1 else "ascending")):
         head.focus()
-        opened.keyboard.press("Enter")
-        assert "".join(column(opened, 1)) == expected
-        assert opened.locator(f"table.stack thead th:nth-child({number})").get_attribute("aria-sort") == order
-    assert opened.locator("th[aria-sort]").count() == 1
+        tab.keyboard.press("Enter")
+        assert "".join(column(tab, 1)) == expected
+        assert tab.locator(f"table.stack thead th:nth-child({number})").get_attribute("aria-sort") == order
+    assert tab.locator("th[aria-sort]").count() == 1
 
 
-def test_a_fold_opens_for_an_anchor_and_draws_what_is_in_it(opened: Any) -> None:
-    assert opened.locator("#fold svg").count() == 0
-    opened.evaluate("location.hash = 'inside'")
-    opened.locator("#fold .drawn svg").wait_for()
-    assert opened.locator("#fold").get_attribute("open") is not None
+def test_a_fold_opens_for_an_anchor_and_draws_what_is_in_it(tab: Any) -> None:
+    assert tab.locator("#fold svg").count() == 0
+    tab.evaluate("location.hash = 'inside'")
+    tab.locator("#fold .drawn svg").wait_for()
+    assert tab.locator("#fold").get_attribute("open") is not None
 
 
-def test_a_page_may_fetch_nothing(browser: Any, file: Path) -> None:
+def test_a_page_may_fetch_nothing(browser: Any, chart_page: Path) -> None:
     tab = browser.new_page()
     messages: list[str] = []
     tab.on("console", lambda message: messages.append(message.text))
-    tab.goto(file.as_uri())
+    tab.goto(chart_page.as_uri())
     tab.evaluate("new Promise(done => { const image = new Image(); image.onerror = done; image.src = 'file:///x.png' })")
     tab.close()
     assert len(messages) == 1 and "Content Security Policy" in messages[0]

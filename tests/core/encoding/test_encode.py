@@ -62,7 +62,7 @@ def test_rows_have_the_same_bits_at_any_position(tower: Encoder) -> None:
 
 
 @pytest.fixture(scope="module", params=["bert", "bert with a head", "roberta", "xlm-roberta", "distilbert"])
-def other(request: pytest.FixtureRequest, tower: Encoder) -> Encoder:
+def random_tower(request: pytest.FixtureRequest, tower: Encoder) -> Encoder:
     """Architectures at random, three of them packed; weights large enough that every part shows in the vector."""
     from transformers import AutoConfig, AutoModel
 
@@ -84,14 +84,14 @@ def other(request: pytest.FixtureRequest, tower: Encoder) -> Encoder:
     return encoder
 
 
-def test_packed_and_padded_vectors_equal_those_of_the_text_alone(other: Encoder) -> None:
-    kind = other.transformer.config.model_type
-    assert (Packed.of(other, CPU) is None) == (kind == "distilbert")
-    pad = other.transformer.config.pad_token_id  # a text may contain the padding's own name
+def test_packed_and_padded_vectors_equal_those_of_the_text_alone(random_tower: Encoder) -> None:
+    kind = random_tower.transformer.config.model_type
+    assert (Packed.of(random_tower, CPU) is None) == (kind == "distilbert")
+    pad = random_tower.transformer.config.pad_token_id  # a text may contain the padding's own name
     rows = [[2, *row, *row[:2], pad, 2000] for row in random_rows(5, 40)]
     with torch.no_grad():
-        alone = [other(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
-    np.testing.assert_allclose(encode(other, tokens_of(rows), np.arange(40), 300, CPU), alone, atol=2e-5, rtol=2e-5)
+        alone = [random_tower(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
+    np.testing.assert_allclose(encode(random_tower, tokens_of(rows), np.arange(40), 300, CPU), alone, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["albert", "mpnet", "deberta", "deberta-v2"])
@@ -128,15 +128,15 @@ def test_the_last_layer_computes_first_tokens_alone(dtype: torch.dtype, tiny_enc
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_row_has_the_same_bits_in_any_batch(threads: int, other: Encoder) -> None:
+def test_row_has_the_same_bits_in_any_batch(threads: int, random_tower: Encoder) -> None:
     """tasks.encode.reuse rests on it. Lengths from 1 up, alone and among others, short batches and long ones."""
     torch.set_num_threads(threads)
     tokens = tokens_of([[2] * length for length in range(1, 20)] + random_rows(6, 60))
-    expected = encode(other, tokens, np.arange(len(tokens)), 512, CPU)
+    expected = encode(random_tower, tokens, np.arange(len(tokens)), 512, CPU)
     rng = np.random.default_rng(7)
     for order in (np.arange(1), np.arange(3, 5), rng.permutation(len(tokens)), *(rng.choice(len(tokens), 20) for _ in range(3))):
         for budget in (1, 90, 10**5):
-            np.testing.assert_array_equal(encode(other, tokens, order, budget, CPU), expected[order])
+            np.testing.assert_array_equal(encode(random_tower, tokens, order, budget, CPU), expected[order])
 
 
 def test_the_number_of_threads_changes_no_bit_and_stays(tower: Encoder) -> None:
@@ -164,12 +164,12 @@ fused = pytest.mark.skipif(not has_fused_layers(), reason="this CPU has no bfloa
 
 @fused
 @pytest.mark.parametrize(("budget", "threads"), [(1, 1), (300, 2), (10**5, 1)])
-def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(budget: int, threads: int, other: Encoder) -> None:
+def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(budget: int, threads: int, random_tower: Encoder) -> None:
     torch.set_num_threads(threads)
-    low = deepcopy(other).to(torch.bfloat16)
-    assert (Packed.of(low, CPU) is None) == (other.transformer.config.model_type == "distilbert")
+    low = deepcopy(random_tower).to(torch.bfloat16)
+    assert (Packed.of(low, CPU) is None) == (random_tower.transformer.config.model_type == "distilbert")
     rows = [[2, *row] for row in random_rows(5, 40)]
-    exact = encode(other, tokens_of(rows), np.arange(40), 300, CPU)
+    exact = encode(random_tower, tokens_of(rows), np.arange(40), 300, CPU)
     with torch.no_grad():
         padded = np.stack([low(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].float().numpy() for row in rows])
     packed_vectors = encode(low, tokens_of(rows), np.arange(40), budget, CPU)
@@ -195,22 +195,22 @@ def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept() -> None:
 
 @pytest.mark.parametrize("budget", [1, 300, 10**5])
 def test_on_a_gpu_packed_vectors_are_as_near_to_float32_as_padded_ones(
-    budget: int, other: Encoder, monkeypatch: pytest.MonkeyPatch
+    budget: int, random_tower: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [[2, *row] for row in random_rows(5, 40)]
-    exact = encode(other, tokens_of(rows), np.arange(40), 300, CPU)
+    exact = encode(random_tower, tokens_of(rows), np.arange(40), 300, CPU)
     vectors = {}
     with fake_gpu() as gpu:
-        low = deepcopy(other).to(torch.bfloat16).to(GPU)
+        low = deepcopy(random_tower).to(torch.bfloat16).to(GPU)
         for packs in (True, False):
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, packs=packs: (8, 0) if packs else (7, 5))
-            assert (Packed.of(low, GPU) is not None) == (packs and other.transformer.config.model_type != "distilbert")
+            assert (Packed.of(low, GPU) is not None) == (packs and random_tower.transformer.config.model_type != "distilbert")
             gpu.waited.clear()
             batches: list[int] = []
             vectors[packs] = encode(low, tokens_of(rows), np.arange(40), budget, GPU, batches.append)
-            if other.transformer.config.model_type != "distilbert":
+            if random_tower.transformer.config.model_type != "distilbert":
                 assert len(gpu.waited) == len(batches), gpu.waited
-        assert Packed.of(deepcopy(other).to(GPU), GPU) is None, "flash attention has no float32"
+        assert Packed.of(deepcopy(random_tower).to(GPU), GPU) is None, "flash attention has no float32"
     error, padded_error = (np.linalg.norm(vectors[packs] - exact, axis=1) / np.linalg.norm(exact, axis=1) for packs in (True, False))
     assert error.mean() < 1.25 * padded_error.mean() and error.max() < 0.1
 

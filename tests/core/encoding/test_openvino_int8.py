@@ -46,7 +46,7 @@ def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_int8, "compute_dtype", lambda *_: torch.float32)
 
 
-def embedded(tower: Encoder, lengths: np.ndarray) -> torch.Tensor:
+def random_embeddings(tower: Encoder, lengths: np.ndarray) -> torch.Tensor:
     """Embeddings [T, H] of random tokens, and some of padding."""
     ids = torch.randint(1000, 20000, (int(lengths.sum()) + 3,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -54,13 +54,13 @@ def embedded(tower: Encoder, lengths: np.ndarray) -> torch.Tensor:
     return x_TH
 
 
-def rounded(x: torch.Tensor, low: float, high: float, steps: int) -> torch.Tensor:
+def round_to_grid(x: torch.Tensor, low: float, high: float, steps: int) -> torch.Tensor:
     """x on a grid of `steps` steps from low to high."""
     step = (high - low) / steps
     return ((x.clamp(low, high) - low) / step).round() * step + low
 
 
-def plainly(tower: Encoder, input_ranges: Any, x_TH: torch.Tensor, lengths: np.ndarray) -> torch.Tensor:
+def reference_output(tower: Encoder, input_ranges: Any, x_TH: torch.Tensor, lengths: np.ndarray) -> torch.Tensor:
     """The layers, a row at a time, with float32 numbers on the grids of the integers."""
     config = tower.transformer.config
     heads = config.num_attention_heads
@@ -73,7 +73,7 @@ def plainly(tower: Encoder, input_ranges: Any, x_TH: torch.Tensor, lengths: np.n
         high = float((torch.tensor(input_ranges[layers[0]].high_K) / scale).max())
         step = (high - low) / 255
         low, high = -round(-low / step) * step, (255 - round(-low / step)) * step
-        inputs = rounded(x / scale, low, high, 255)
+        inputs = round_to_grid(x / scale, low, high, 255)
         outputs = []
         for layer, weight in zip(layers, weights, strict=True):
             scaled = weight * scale
@@ -102,9 +102,9 @@ def plainly(tower: Encoder, input_ranges: Any, x_TH: torch.Tensor, lengths: np.n
 @pytest.mark.usefixtures("in_float32")
 def test_a_plain_loop_gives_the_same_outputs(tower: Encoder, tokenizer: Any) -> None:
     ids, mask = random_texts(tokenizer)
-    x_TH = embedded(tower, LENGTHS)
+    x_TH = random_embeddings(tower, LENGTHS)
     actual_TH = openvino_layers(tower.transformer, ids, mask)(x_TH, LENGTHS)
-    expected_TH = plainly(tower, ranges(tower.transformer, ids, mask), x_TH, LENGTHS)
+    expected_TH = reference_output(tower, ranges(tower.transformer, ids, mask), x_TH, LENGTHS)
     assert actual_TH.shape == x_TH.shape and actual_TH.dtype == torch.float32
     real = slice(0, int(LENGTHS.sum()))
     difference = (actual_TH[real] - expected_TH[real]).abs()
@@ -118,7 +118,7 @@ def test_a_plain_loop_gives_the_same_outputs(tower: Encoder, tokenizer: Any) -> 
 @multiplied
 @pytest.mark.usefixtures("in_float32")
 def test_outputs_of_first_tokens_alone_are_among_those_of_all(tower: Encoder, tokenizer: Any) -> None:
-    texts, x_TH = random_texts(tokenizer), embedded(tower, LENGTHS)
+    texts, x_TH = random_texts(tokenizer), random_embeddings(tower, LENGTHS)
     all_TH, first_BH = (openvino_layers(tower.transformer, *texts, firsts)(x_TH, LENGTHS) for firsts in (False, True))
     assert first_BH.shape == (len(LENGTHS), x_TH.shape[1])
     torch.testing.assert_close(first_BH, all_TH[np.cumsum(LENGTHS) - LENGTHS], atol=1e-4, rtol=1e-4)
@@ -128,7 +128,7 @@ def test_outputs_of_first_tokens_alone_are_among_those_of_all(tower: Encoder, to
 @pytest.mark.usefixtures("in_float32")
 def test_a_row_does_not_see_the_padding_of_others(tower: Encoder, tokenizer: Any) -> None:
     layers = openvino_layers(tower.transformer, *random_texts(tokenizer))
-    x_TH = embedded(tower, LENGTHS)
+    x_TH = random_embeddings(tower, LENGTHS)
     together, starts = layers(x_TH, LENGTHS), np.cumsum(LENGTHS) - LENGTHS
     for start, length in zip(starts, LENGTHS, strict=True):
         alone = layers(x_TH[start : start + length], np.array([length]))
@@ -144,7 +144,7 @@ def test_threads_side_by_side_give_the_same_bits(tower: Encoder, tokenizer: Any)
             torch.set_num_threads(threads)
             layers = openvino_layers(tower.transformer, *random_texts(tokenizer))
             with ThreadPoolExecutor(4) as pool:
-                results += pool.map(lambda n: layers(embedded(tower, LENGTHS[n % 3 :]), LENGTHS[n % 3 :]), range(12))  # noqa: B023
+                results += pool.map(lambda n: layers(random_embeddings(tower, LENGTHS[n % 3 :]), LENGTHS[n % 3 :]), range(12))  # noqa: B023
     finally:
         torch.set_num_threads(threads_before)
     for n, outputs in enumerate(results):
@@ -197,7 +197,7 @@ def test_other_activations(activation: str, module: nn.Module, tower: Encoder, t
     for layer in other.transformer.encoder.layer:
         layer.intermediate.intermediate_act_fn = module
     assert has_graph(other.transformer)
-    x_TH = embedded(other, np.array([9]))
+    x_TH = random_embeddings(other, np.array([9]))
     with torch.inference_mode():
         expected_TH = other.transformer.encoder(x_TH[None, :9])[0][0]
     actual_TH = openvino_layers(other.transformer, *random_texts(tokenizer))(x_TH, np.array([9]))[:9]

@@ -13,7 +13,7 @@ from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
 
 
-def by_bm25s(texts: list[str], params: BM25, folder: Path) -> None:
+def index_by_bm25s(texts: list[str], params: BM25, folder: Path) -> None:
     """All in memory, by the library."""
     vocabulary: dict[str, int] = {}
     documents = [[vocabulary.setdefault(term, len(vocabulary)) for term in text.split()] for text in texts]
@@ -29,7 +29,7 @@ def test_index_files_equal_those_of_bm25s(seed: int, block: int, tmp_path: Path,
     words = [f"w{int(rng.paretovariate(0.4))}" for _ in range(3000)]  # few often, many once, as in a language
     texts = [" ".join(rng.choices(words, k=rng.choice([0, 1, 5, 30, 200]))) for _ in range(150)]
     params = BM25(k1=rng.uniform(0, 2), b=rng.random())
-    by_bm25s(texts, params, tmp_path / "bm25s")
+    index_by_bm25s(texts, params, tmp_path / "bm25s")
     monkeypatch.setattr(postings, "BLOCK", block)
     with TemporaryDirectory(dir=tmp_path) as scratch:
         save(tmp_path / "ours", build(iter(texts), str.split, params, Path(scratch)), [pa.array(map(str, range(150)))], params)

@@ -18,7 +18,7 @@ from tasks.core.params.runtime import Runtime
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 
-def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = False, gpus: int = 0, gpu_bf16: bool = False) -> None:
+def set_hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = False, gpus: int = 0, gpu_bf16: bool = False) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     for limit in devices.ISA_LIMITS:
@@ -26,10 +26,10 @@ def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
 
-    def supported(including_emulation: bool = True) -> bool:
+    def is_bf16_supported(including_emulation: bool = True) -> bool:
         return including_emulation or gpu_bf16  # every GPU emulates it
 
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
 
 
@@ -47,7 +47,7 @@ def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = 
 def test_bf16_is_used_only_if_the_hardware_supports_it(
     device: torch.device, probes: dict[str, Any], expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hardware(monkeypatch, **probes)
+    set_hardware(monkeypatch, **probes)
     assert compute_dtype(device, "bf16") == expected
     assert compute_dtype(device, "fp32") == torch.float32
 
@@ -64,14 +64,14 @@ def test_bf16_is_used_only_if_the_hardware_supports_it(
     ],
 )
 def test_bf16_needs_a_onednn_that_may_use_it(name: str, value: str, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware(monkeypatch, amx=True, avx512=True, gpus=1, gpu_bf16=True)
+    set_hardware(monkeypatch, amx=True, avx512=True, gpus=1, gpu_bf16=True)
     monkeypatch.setenv(name, value)
     assert compute_dtype(CPU, "bf16") == expected
     assert compute_dtype(GPU, "bf16") == torch.bfloat16
 
 
 def test_onednn_takes_the_first_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware(monkeypatch, avx512=True)
+    set_hardware(monkeypatch, avx512=True)
     monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "ALL")
     assert compute_dtype(CPU, "bf16") == torch.bfloat16
@@ -81,7 +81,7 @@ def test_onednn_takes_the_first_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_training_has_smaller_batches_where_products_take_most_of_its_time(
     amx: bool, trained: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hardware(monkeypatch, amx=amx, avx512=True)
+    set_hardware(monkeypatch, amx=amx, avx512=True)
     assert best_batch_tokens(CPU, torch.bfloat16, gradients=True) == trained
     assert best_batch_tokens(CPU, torch.bfloat16) == 8192
     assert best_batch_tokens(CPU, torch.float32, gradients=True) == best_batch_tokens(CPU, torch.float32) == 2048
@@ -91,7 +91,7 @@ def test_a_training_has_smaller_batches_where_products_take_most_of_its_time(
     ("device", "gpus", "expected"), [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda:1", 2, "cuda:1")]
 )
 def test_the_requested_device_is_chosen(device: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware(monkeypatch, gpus=gpus)
+    set_hardware(monkeypatch, gpus=gpus)
     assert choose_device(Runtime(device=device)) == torch.device(expected)
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled() == (expected == "cpu")
@@ -99,7 +99,7 @@ def test_the_requested_device_is_chosen(device: str, gpus: int, expected: str, m
 
 
 def test_a_process_that_others_compute_for_makes_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware(monkeypatch, gpus=2)
+    set_hardware(monkeypatch, gpus=2)
     calls: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", calls.append)
     assert choose_device(Runtime(device="cuda"), begin=False) == torch.device("cuda")
@@ -111,7 +111,7 @@ def test_a_process_that_others_compute_for_makes_no_context(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("device", "gpus"), [("cuda", 0), ("cuda:2", 2)])
 def test_a_missing_device_is_refused(device: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware(monkeypatch, gpus=gpus)
+    set_hardware(monkeypatch, gpus=gpus)
     with pytest.raises(UserError, match=f"device {device}: found {gpus} GPUs"):
         choose_device(Runtime(device=device))
 

@@ -11,7 +11,7 @@ from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import Qrels, cutoff, needs_texts, parse, per_query
 
 
-def drawn(seed: int, queries: int = 30) -> tuple[Qrels, dict[str, list[str]]]:
+def draw_rankings(seed: int, queries: int = 30) -> tuple[Qrels, dict[str, list[str]]]:
     """Graded judgments and lists of many lengths; query ids are numbers, since gdeval.pl reads no others."""
     rng = random.Random(seed)
     documents = [f"d{n}" for n in range(40)]
@@ -49,7 +49,7 @@ def test_added_measures_of_an_empty_list() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_pairwise_errors_are_pairs_in_the_wrong_order(seed: int, least: int) -> None:
     """A plain loop over all (relevant, other) pairs of the whole corpus, even where the run ends early; ADORE, Eq. 5 and 6."""
-    qrels, _ = drawn(seed)
+    qrels, _ = draw_rankings(seed)
     rng, corpus = random.Random(seed), [f"d{n}" for n in range(40)]
     rankings = {query: rng.sample(corpus, len(corpus)) for query in qrels}
     values = per_query(parse(["PairwiseErrors@5", "PairwiseErrors@40"], least), qrels, rankings)
@@ -67,14 +67,14 @@ def test_pairwise_errors_are_pairs_in_the_wrong_order(seed: int, least: int) -> 
 
 
 def test_hole_rate_is_what_judged_leaves() -> None:
-    qrels, rankings = drawn(9)
+    qrels, rankings = draw_rankings(9)
     for row in per_query(parse(["Hole@10", "Judged@10"], 1), qrels, rankings).values():
         assert row["Hole@10"] == pytest.approx(1 - row["Judged@10"])
 
 
 @pytest.mark.skipif(not shutil.which("perl"), reason="gdeval.pl needs Perl")
 def test_err_and_exponential_ndcg_equal_gdeval() -> None:
-    qrels, rankings = drawn(3)
+    qrels, rankings = draw_rankings(3)
     names = ["ERR@10", "nDCG(dcg='exp-log2')@10"]
     ours = per_query(parse(names, 1), qrels, rankings)
     run = {query: {doc: float(-rank) for rank, doc in enumerate(docs)} for query, docs in rankings.items()}

@@ -19,7 +19,7 @@ NAMES = ["nDCG@10", "RR@10", "R@5", "AP", "nDCG", "RR", "P@3"]
 TREC = Path(__file__).parents[4] / "shared" / "data" / "trec-dl20"
 
 
-def plain(ranking: list[str], grades: dict[str, int], level: int) -> dict[str, float]:
+def reference_measures(ranking: list[str], grades: dict[str, int], level: int) -> dict[str, float]:
     """Every measure of NAMES by its definition."""
 
     def dcg(gains: list[int]) -> float:
@@ -52,7 +52,7 @@ def test_measures_equal_plain_python(seed: int, level: int) -> None:
     qrels = read_qrels(pa.table([list(column) for column in zip(*judgments, strict=True)], schema=QRELS))
     values = per_query(parse(NAMES, level), qrels, rankings)
     grades = {q: {doc: grade for query, doc, grade in judgments if query == q} for q in {row[0] for row in judgments}}
-    expected = {q: plain(rankings.get(q, []), query_grades, level) for q, query_grades in grades.items()}
+    expected = {q: reference_measures(rankings.get(q, []), query_grades, level) for q, query_grades in grades.items()}
     assert values.keys() == expected.keys()
     assert any(max(query_grades.values()) < level for query_grades in grades.values()), (
         "queries without a relevant document count 0, as in trec_eval"

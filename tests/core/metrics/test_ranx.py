@@ -27,7 +27,7 @@ NAMES = {
 }
 
 
-def drawn(seed: int, level: int) -> tuple[Qrels, list[dict[str, list[str]]]]:
+def draw_runs(seed: int, level: int) -> tuple[Qrels, list[dict[str, list[str]]]]:
     """Graded judgments, some queries without a relevant document; two systems with short lists, and queries that one lacks."""
     rng = random.Random(seed)
     documents = [f"d{n}" for n in range(30)]
@@ -40,7 +40,7 @@ def drawn(seed: int, level: int) -> tuple[Qrels, list[dict[str, list[str]]]]:
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_means_equal_ranx(seed: int, level: int) -> None:
-    qrels, (run, _) = drawn(seed, level)
+    qrels, (run, _) = draw_runs(seed, level)
     values = per_query(parse(list(NAMES), level), qrels, run)
     actual = means(list(NAMES), values)
     theirs = ranx.Run({query: {doc: 100.0 - rank for rank, doc in enumerate(docs)} for query, docs in run.items()})
@@ -53,7 +53,7 @@ def test_means_equal_ranx(seed: int, level: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_p_values_equal_ranx(seed: int) -> None:
-    qrels, runs = drawn(seed, 1)
+    qrels, runs = draw_runs(seed, 1)
     values = [per_query(parse(["nDCG@10"], 1), qrels, run) for run in runs]
     first, second = (np.array([row["nDCG@10"] for row in query_values.values()]) for query_values in values)
     expected, _ = tests.paired_student_t_test(first, second)

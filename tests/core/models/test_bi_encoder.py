@@ -47,7 +47,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
     torch.set_num_threads(1)  # these tensors are too small to share
 
 
-def saved(source: Path, folder: Path, shape: Shape) -> Path:
+def save_model(source: Path, folder: Path, shape: Shape) -> Path:
     """`source` with `shape` on top as a model folder; a head gets weights other than its initial ones."""
     towers = load_towers(source, shape)
     if towers.document.head is not None:
@@ -61,7 +61,7 @@ def saved(source: Path, folder: Path, shape: Shape) -> Path:
 @pytest.fixture(scope="module")
 def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    return {name: saved(tiny_encoder, folder / name, shape) for name, shape in SHAPES.items()}
+    return {name: save_model(tiny_encoder, folder / name, shape) for name, shape in SHAPES.items()}
 
 
 @pytest.fixture(params=SHAPES)
@@ -69,7 +69,7 @@ def model(request: pytest.FixtureRequest, models: dict[str, Path]) -> tuple[Path
     return models[request.param], SHAPES[request.param]
 
 
-def ours(folder: Path, texts: list[str], max_length: int = MAX_LENGTH) -> np.ndarray:
+def vectors_of(folder: Path, texts: list[str], max_length: int = MAX_LENGTH) -> np.ndarray:
     return encode_texts(load_towers(folder).document, load_tokenizer(folder), texts, max_length, CPU)
 
 
@@ -110,7 +110,7 @@ def two_towers(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def theirs(models: dict[str, Path], two_towers: dict[str, Path], minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Theirs:
+def oracle(models: dict[str, Path], two_towers: dict[str, Path], minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Theirs:
     """What sentence-transformers says of each model, and its vectors of TEXTS, from one process that may print nothing else."""
     folders, out = [*models.values(), minilm, *two_towers.values()], tmp_path_factory.mktemp("theirs")
     command = [sys.executable, "-c", THEIRS, str(out), json.dumps(TEXTS), *map(str, folders)]
@@ -121,15 +121,15 @@ def theirs(models: dict[str, Path], two_towers: dict[str, Path], minilm: Path, t
     return {folder: (line, dict(np.load(out / f"{n}.npz"))) for n, (folder, line) in enumerate(zip(folders, records, strict=True))}
 
 
-def test_sentence_transformers_gives_the_same_vectors_without_warnings(models: dict[str, Path], minilm: Path, theirs: Theirs) -> None:
+def test_sentence_transformers_gives_the_same_vectors_without_warnings(models: dict[str, Path], minilm: Path, oracle: Theirs) -> None:
     for folder in (*models.values(), minilm):
         length = 256 if folder == minilm else MAX_LENGTH  # one text is longer, and cut alike
-        np.testing.assert_allclose(theirs[folder][1]["plain"], ours(folder, TEXTS, length), atol=1e-5)
+        np.testing.assert_allclose(oracle[folder][1]["plain"], vectors_of(folder, TEXTS, length), atol=1e-5)
     for name, folder in models.items():
-        record, vectors = theirs[folder]
+        record, vectors = oracle[folder]
         assert record == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
         for kind, prefix in PROMPTS.items():
-            np.testing.assert_allclose(vectors[kind], ours(folder, [prefix + text for text in TEXTS]), atol=1e-5)
+            np.testing.assert_allclose(vectors[kind], vectors_of(folder, [prefix + text for text in TEXTS]), atol=1e-5)
 
 
 def test_auto_model_and_pooling_by_hand_give_the_same_vectors(model: tuple[Path, Shape]) -> None:
@@ -151,7 +151,7 @@ def test_auto_model_and_pooling_by_hand_give_the_same_vectors(model: tuple[Path,
             vector = (vector - vector.mean()) / np.sqrt(vector.var() + 1e-5)
             vector = vector * norm["norm.weight"].numpy() + norm["norm.bias"].numpy()
         vectors.append(vector / np.sqrt((vector**2).sum()) if shape.similarity == "cosine" else vector)
-    np.testing.assert_allclose(ours(folder, TEXTS), np.array(vectors), atol=1e-5)
+    np.testing.assert_allclose(vectors_of(folder, TEXTS), np.array(vectors), atol=1e-5)
 
 
 def test_saving_again_is_bit_identical(model: tuple[Path, Shape], tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_saving_again_is_bit_identical(model: tuple[Path, Shape], tmp_path: Path
     (tmp_path / "again").mkdir()
     save_towers(towers, load_tokenizer(folder), tmp_path / "again")
     assert folder_digest(tmp_path / "again") == folder_digest(folder)
-    np.testing.assert_array_equal(ours(tmp_path / "again", TEXTS), ours(folder, TEXTS))
+    np.testing.assert_array_equal(vectors_of(tmp_path / "again", TEXTS), vectors_of(folder, TEXTS))
 
 
 def test_default_encoder_is_loaded_unchanged(minilm: Path) -> None:
@@ -185,39 +185,39 @@ def test_bare_transformer_is_mean_and_dot_and_loads_reproducibly(tiny_encoder: P
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def config(name: str, **changes: object) -> Callable[[Path], None]:
-    def act(folder: Path) -> None:
+def edit_config(name: str, **changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
         values = json.loads((folder / name).read_text()) | changes
         (folder / name).write_text(json.dumps(values))
 
-    return act
+    return edit
 
 
-def rewrite(name: str, keys: Callable[[str], str]) -> Callable[[Path], None]:
-    def act(folder: Path) -> None:
+def rename(name: str, keys: Callable[[str], str]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
         weights = {keys(key): value.clone() for key, value in load_file(folder / name).items()}
         save_file(weights, folder / name, {"format": "pt"})
 
-    return act
+    return edit
 
 
-def without(*names: str) -> Callable[[Path], None]:
+def remove(*names: str) -> Callable[[Path], None]:
     return lambda folder: [(folder / name).unlink() for name in names] and None
 
 
-def halved(name: str) -> Callable[[Path], None]:
+def halve(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[: (folder / name).stat().st_size // 2]) and None
 
 
-def chain(*kinds: str) -> Callable[[Path], None]:
-    def act(folder: Path) -> None:
+def write_chain(*kinds: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
         modules = [
             {"idx": n, "name": str(n), "path": f"{n}_{k}" if n else "", "type": f"sentence_transformers.models.{k}"}
             for n, k in enumerate(kinds)
         ]
         (folder / "modules.json").write_text(json.dumps(modules))
 
-    return act
+    return edit
 
 
 MODES = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
@@ -230,54 +230,54 @@ def foreign(folder: Path) -> None:
 
 
 HARM = {
-    "no weights": (without("model.safetensors"), "model.safetensors"),
-    "half the weights": (halved("model.safetensors"), "cannot be loaded"),
-    "weights of other names": (rewrite("model.safetensors", lambda key: f"x.{key}"), "is missing or has another size"),
-    "more layers than weights": (config("config.json", num_hidden_layers=4), r"encoder.layer.2\S* is missing"),
-    "another width": (config("config.json", hidden_size=64), "is missing or has another size"),
-    "no config": (without("config.json"), "no config.json"),
+    "no weights": (remove("model.safetensors"), "model.safetensors"),
+    "half the weights": (halve("model.safetensors"), "cannot be loaded"),
+    "weights of other names": (rename("model.safetensors", lambda key: f"x.{key}"), "is missing or has another size"),
+    "more layers than weights": (edit_config("config.json", num_hidden_layers=4), r"encoder.layer.2\S* is missing"),
+    "another width": (edit_config("config.json", hidden_size=64), "is missing or has another size"),
+    "no config": (remove("config.json"), "no config.json"),
     "adapters beside them": (
         lambda folder: (folder / "adapter_config.json").write_text("{}") and None,
         "adapter_config.json: found adapters, expected a model with merged adapters",
     ),
-    "a width that is no number": (config("config.json", hidden_size="wide"), "cannot be loaded .*hidden_size"),
-    "a width that heads do not divide": (config("config.json", num_attention_heads=3), "cannot be loaded .*attention heads"),
-    "half a config": (halved("config.json"), "cannot be loaded"),
-    "a kind of model that does not exist": (config("config.json", model_type="zzz"), "cannot be loaded"),
+    "a width that is no number": (edit_config("config.json", hidden_size="wide"), "cannot be loaded .*hidden_size"),
+    "a width that heads do not divide": (edit_config("config.json", num_attention_heads=3), "cannot be loaded .*attention heads"),
+    "half a config": (halve("config.json"), "cannot be loaded"),
+    "a kind of model that does not exist": (edit_config("config.json", model_type="zzz"), "cannot be loaded"),
     "an unknown pooling": (
-        config("1_Pooling/config.json", **MODES, pooling_mode_median=True),
+        edit_config("1_Pooling/config.json", **MODES, pooling_mode_median=True),
         "pooling_mode_median; expected any of cls, max",
     ),
     "two poolings under a head for one": (
-        config("1_Pooling/config.json", pooling_mode_cls_token=True, pooling_mode_mean_tokens=True),
+        edit_config("1_Pooling/config.json", pooling_mode_cls_token=True, pooling_mode_mean_tokens=True),
         "found a Dense with 128 inputs, expected 256",
     ),
-    "an unknown pooling, the new form": (config("1_Pooling/config.json", pooling_mode="median"), "found pooling median; expected"),
-    "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not found"),
+    "an unknown pooling, the new form": (edit_config("1_Pooling/config.json", pooling_mode="median"), "found pooling median; expected"),
+    "no pooling": (remove("1_Pooling/config.json"), "1_Pooling/config.json: not found"),
     "a module we have not": (
-        chain("Transformer", "Pooling", "WeightedLayerPooling"),
+        write_chain("Transformer", "Pooling", "WeightedLayerPooling"),
         "found Transformer, Pooling, WeightedLayerPooling; expected Transformer, Pooling, and",
     ),
     "a module of another package": (foreign, "found elsewhere.Pooling, expected modules of sentence-transformers: no other code is run"),
-    "no LayerNorm where one is said to be": (chain("Transformer", "Pooling", "LayerNorm"), "2_LayerNorm/config.json: not found"),
-    "no pooling before the head": (chain("Transformer", "Dense"), "found Transformer, Dense; expected Transformer, Pooling, and"),
+    "no LayerNorm where one is said to be": (write_chain("Transformer", "Pooling", "LayerNorm"), "2_LayerNorm/config.json: not found"),
+    "no pooling before the head": (write_chain("Transformer", "Dense"), "found Transformer, Dense; expected Transformer, Pooling, and"),
     "an activation": (
-        config("2_Dense/config.json", activation_function="torch.nn.modules.activation.Softmax"),
+        edit_config("2_Dense/config.json", activation_function="torch.nn.modules.activation.Softmax"),
         "found activation .*Softmax",
     ),
     "code for an activation": (
-        config("2_Dense/config.json", activation_function="elsewhere.Tanh"),
+        edit_config("2_Dense/config.json", activation_function="elsewhere.Tanh"),
         "found activation elsewhere.Tanh; expected",
     ),
     "a Dense over tokens": (
-        config("2_Dense/config.json", module_input_name="token_embeddings"),
+        edit_config("2_Dense/config.json", module_input_name="token_embeddings"),
         "found module_input_name token_embeddings",
     ),
-    "a narrowing Dense": (config("2_Dense/config.json", out_features=64), "found a LayerNorm with 128 inputs, expected 64"),
-    "a Dense of another width": (config("2_Dense/config.json", in_features=64), "found a Dense with 64 inputs, expected 128"),
-    "a Dense of no width": (config("2_Dense/config.json", in_features="wide"), "found in_features wide, expected a number"),
-    "no weights of the head": (without("2_Dense/model.safetensors"), "2_Dense/model.safetensors: cannot be loaded"),
-    "half the head": (rewrite("3_LayerNorm/model.safetensors", lambda key: f"x.{key}"), "3_LayerNorm/model.safetensors: cannot be loaded"),
+    "a narrowing Dense": (edit_config("2_Dense/config.json", out_features=64), "found a LayerNorm with 128 inputs, expected 64"),
+    "a Dense of another width": (edit_config("2_Dense/config.json", in_features=64), "found a Dense with 64 inputs, expected 128"),
+    "a Dense of no width": (edit_config("2_Dense/config.json", in_features="wide"), "found in_features wide, expected a number"),
+    "no weights of the head": (remove("2_Dense/model.safetensors"), "2_Dense/model.safetensors: cannot be loaded"),
+    "half the head": (rename("3_LayerNorm/model.safetensors", lambda key: f"x.{key}"), "3_LayerNorm/model.safetensors: cannot be loaded"),
 }
 
 
@@ -317,7 +317,7 @@ def test_settings_that_are_no_object(tmp_path: Path) -> None:
 def test_every_form_of_pooling_configuration(mode: dict[str, object], expected: str, tmp_path: Path) -> None:
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 8, **mode}))
-    chain("Transformer", "Pooling")(tmp_path)
+    write_chain("Transformer", "Pooling")(tmp_path)
     assert read_shape(tmp_path) == Shape(pooling=expected)
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "cosine", "prompts": None}))
     assert read_shape(tmp_path).similarity == "cosine"  # without a Normalize module
@@ -335,9 +335,9 @@ def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
         load_transformer(tmp_path)
 
 
-def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(two_towers: dict[str, Path], theirs: Theirs, tmp_path: Path) -> None:
+def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(two_towers: dict[str, Path], oracle: Theirs, tmp_path: Path) -> None:
     for name, folder in two_towers.items():
-        record, vectors = theirs[folder]
+        record, vectors = oracle[folder]
         assert record == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
         towers, tokenizer = load_towers(folder), load_tokenizer(folder)
         assert not towers.shared and read_shape(folder) == towers.document.shape == towers.query.shape
@@ -353,7 +353,7 @@ def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(two_towers
 
 @pytest.mark.parametrize(
     ("harm", "words"),
-    [(without("tokenizer.json"), "no tokenizer"), (halved("tokenizer.json"), "no tokenizer"), (shutil.rmtree, "no tokenizer")],
+    [(remove("tokenizer.json"), "no tokenizer"), (halve("tokenizer.json"), "no tokenizer"), (shutil.rmtree, "no tokenizer")],
 )
 def test_a_folder_without_a_tokenizer_is_refused_in_one_line(
     harm: Callable[[Path], None], words: str, tiny_encoder: Path, tmp_path: Path
@@ -367,7 +367,7 @@ def test_a_folder_without_a_tokenizer_is_refused_in_one_line(
 
 def test_a_tokenizer_without_padding_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_encoder, tmp_path / "m")
-    config("tokenizer_config.json", pad_token=None)(tmp_path / "m")
+    edit_config("tokenizer_config.json", pad_token=None)(tmp_path / "m")
     with pytest.raises(UserError, match="padding token"):
         load_tokenizer(tmp_path / "m")
 

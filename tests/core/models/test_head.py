@@ -64,12 +64,12 @@ def test_several_layers_of_a_kind_are_applied_saved_and_read_in_their_order(tmp_
     x_BD = vectors_BD = torch.randn(3, 8, generator=draw)
     first_norm, widen, square, last_norm = (dict(head.named_children())[name] for name in ("norm", "linear", "linear_2", "norm_2"))
 
-    def normed(norm: nn.Module, x_BD: torch.Tensor) -> torch.Tensor:
+    def layer_norm(norm: nn.Module, x_BD: torch.Tensor) -> torch.Tensor:
         centered_BD = x_BD - x_BD.mean(1, keepdim=True)
         return centered_BD / (centered_BD.square().mean(1, keepdim=True) + 1e-5).sqrt() * norm.weight + norm.bias
 
-    x_BD = normed(first_norm, x_BD) @ widen.weight.T + widen.bias
-    x_BD = normed(last_norm, torch.tanh(x_BD @ square.weight.T))
+    x_BD = layer_norm(first_norm, x_BD) @ widen.weight.T + widen.bias
+    x_BD = layer_norm(last_norm, torch.tanh(x_BD @ square.weight.T))
     expected_BD = x_BD / x_BD.square().sum(1, keepdim=True).sqrt()
     torch.testing.assert_close(head(vectors_BD), expected_BD)
     assert head.width == 5 and square.bias is None

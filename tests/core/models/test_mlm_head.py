@@ -26,7 +26,7 @@ MODERN = dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_tok
 DISTIL = {"vocab_size": 90, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48, "max_position_embeddings": 40, "pad_token_id": 1}
 
 
-def folder_of(kind: str, settings: dict[str, Any], folder: Path) -> tuple[Path, Any]:
+def save_model(kind: str, settings: dict[str, Any], folder: Path) -> tuple[Path, Any]:
     """A masked language model whose every weight, biases and norms included, shows in its logits; float64."""
     torch.manual_seed(2)
     defaults = DISTIL if kind == "distilbert" else SMALL
@@ -56,7 +56,7 @@ def folder_of(kind: str, settings: dict[str, Any], folder: Path) -> tuple[Path, 
     ("convbert", {"hidden_act": "gelu"}),
 ])  # fmt: skip
 def test_logits_are_those_of_transformers(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    source, model = folder_of(kind, settings, tmp_path / "source")
+    source, model = save_model(kind, settings, tmp_path / "source")
     source_head, transformer = find_head(source), load_transformer(source)
     assert source_head and not is_head_missing(source)
     (tmp_path / "base").mkdir()
@@ -74,7 +74,7 @@ def test_logits_are_those_of_transformers(kind: str, settings: dict[str, Any], t
 
 def test_a_head_that_is_not_read_is_known(tmp_path: Path) -> None:
     for kind, settings in (("bert", {"tie_word_embeddings": False}), ("fnet", {}), ("modernbert", MODERN | {"decoder_bias": False})):
-        source, _ = folder_of(kind, settings, tmp_path / kind)
+        source, _ = save_model(kind, settings, tmp_path / kind)
         assert is_head_missing(source) == (not find_head(source)) == (kind != "fnet")
     assert not is_head_missing(tmp_path), "two towers have no such file"
 

@@ -14,7 +14,7 @@ from tasks.core.models.projector import add_projector, make_projector, save_proj
 from tasks.core.tokens.tokenizer import load_tokenizer
 
 
-def pretrained(source: Path, folder: Path, kind: str) -> Head:
+def save_with_projector(source: Path, folder: Path, kind: str) -> Head:
     """The projector beside a copy of `source` in `folder`, as a pre-training leaves it."""
     folder.mkdir()
     save_towers(load_towers(source), load_tokenizer(source), folder)
@@ -25,14 +25,14 @@ def pretrained(source: Path, folder: Path, kind: str) -> Head:
 
 
 def test_projector_of_a_pretraining_is_not_part_of_its_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
-    pretrained(tiny_encoder, tmp_path / "p", "nonlinear")
+    save_with_projector(tiny_encoder, tmp_path / "p", "nonlinear")
     assert read_shape(tmp_path / "p").head == "none"
     assert load_towers(tmp_path / "p").document.head is None
 
 
 @pytest.mark.parametrize(("kind", "activation"), [("linear", torch.nn.Identity()), ("nonlinear", torch.nn.Tanh())])
 def test_pretrained_projector_is_reused_and_exported(tiny_encoder: Path, tmp_path: Path, kind: str, activation: nn.Module) -> None:
-    linear = pretrained(tiny_encoder, tmp_path / "p", kind).linear
+    linear = save_with_projector(tiny_encoder, tmp_path / "p", kind).linear
     towers = load_towers(tmp_path / "p")
     assert add_projector(towers, kind, tmp_path / "p", 1) == "of the pre-training"
     (tmp_path / "round").mkdir()
@@ -47,7 +47,7 @@ def test_pretrained_projector_is_reused_and_exported(tiny_encoder: Path, tmp_pat
 
 
 def test_projector_of_another_kind_is_drawn_by_seed(tiny_encoder: Path, tmp_path: Path) -> None:
-    pretrained(tiny_encoder, tmp_path / "p", "nonlinear")
+    save_with_projector(tiny_encoder, tmp_path / "p", "nonlinear")
     weights = []
     for number, seed in enumerate((1, 1, 2)):
         torch.manual_seed(number)
@@ -59,7 +59,7 @@ def test_projector_of_another_kind_is_drawn_by_seed(tiny_encoder: Path, tmp_path
 
 
 def test_two_towers_get_a_projector_each(tiny_encoder: Path, tmp_path: Path) -> None:
-    linear = pretrained(tiny_encoder, tmp_path / "p", "linear").linear
+    linear = save_with_projector(tiny_encoder, tmp_path / "p", "linear").linear
     for init, source in ((tmp_path / "p", "of the pre-training"), (tiny_encoder, "new")):
         towers = Towers(load_towers(init).query, load_towers(init).document)
         assert add_projector(towers, "linear", init, 5) == source
@@ -80,7 +80,7 @@ def test_a_new_projector_is_small_and_kind_none_is_no_projector() -> None:
 
 @pytest.mark.parametrize("harm", ["another width", "half a file"])
 def test_a_projector_that_does_not_match_its_encoder_is_one_line(harm: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    pretrained(tiny_encoder, tmp_path / "p", "linear")
+    save_with_projector(tiny_encoder, tmp_path / "p", "linear")
     path = tmp_path / "p/projector/linear.safetensors"
     if harm == "half a file":
         path.write_bytes(path.read_bytes()[:1000])

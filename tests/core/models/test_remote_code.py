@@ -22,7 +22,7 @@ CODE = {
 }
 
 
-def hostile(model: Path, folder: Path) -> Path:
+def copy_with_code(model: Path, folder: Path) -> Path:
     shutil.copytree(model, folder)
     for name in ("config.json", "tokenizer_config.json"):
         path = folder / name
@@ -30,7 +30,7 @@ def hostile(model: Path, folder: Path) -> Path:
     return folder
 
 
-def refuse_code(folder: Path) -> None:
+def assert_no_code(folder: Path) -> None:
     files = [path for path in folder.rglob("*") if path.suffix in (".json", ".py")]
     assert {"config.json", "tokenizer_config.json"} <= {path.name for path in files}
     for path in files:
@@ -39,17 +39,17 @@ def refuse_code(folder: Path) -> None:
 
 @pytest.mark.parametrize("two", [False, True])
 def test_an_encoder(two: bool, tiny_encoder: Path, tmp_path: Path) -> None:
-    source = hostile(tiny_encoder, tmp_path / "source")
+    source = copy_with_code(tiny_encoder, tmp_path / "source")
     towers, tokenizer = load_towers(source), load_tokenizer(source)
     (tmp_path / "out").mkdir()
     if two:
         towers = type(towers)(load_towers(source).document, towers.document)
     save_towers(towers, tokenizer, tmp_path / "out")
-    refuse_code(tmp_path / "out")
+    assert_no_code(tmp_path / "out")
 
 
 def test_a_reranker(tiny_reranker: Path, tmp_path: Path) -> None:
-    encoder = load_cross_encoder(hostile(tiny_reranker, tmp_path / "source"), 16, 200, torch.device("cpu"), torch.float32)
+    encoder = load_cross_encoder(copy_with_code(tiny_reranker, tmp_path / "source"), 16, 200, torch.device("cpu"), torch.float32)
     encoder.model.save_pretrained(tmp_path / "out")
     encoder.tokenizer.save_pretrained(tmp_path / "out")
-    refuse_code(tmp_path / "out")
+    assert_no_code(tmp_path / "out")

@@ -40,18 +40,18 @@ def _one_thread(_same_torch_everywhere: None) -> None:
     torch.set_num_threads(1)  # these tensors are too small to share
 
 
-def theirs(folder: Path, kind: str = "document", batch: int = 1) -> np.ndarray:
+def reference_vectors(folder: Path, kind: str = "document", batch: int = 1) -> np.ndarray:
     """Vectors of TEXTS by sentence-transformers; by default one at a time, so that nothing is padded."""
     model = SentenceTransformer(str(folder), device="cpu")
     return getattr(model, f"encode_{kind}")(TEXTS, batch_size=batch, show_progress_bar=False)
 
 
-def ours(folder: Path, prompt: str = PROMPTS["document"], towers: Towers | None = None) -> np.ndarray:
+def vectors_of(folder: Path, prompt: str = PROMPTS["document"], towers: Towers | None = None) -> np.ndarray:
     tower = (towers or load_towers(folder)).document
     return encode_texts(tower, load_tokenizer(folder), [prompt + text for text in TEXTS], LENGTH, CPU)
 
 
-def saved(towers: Towers, source: Path, folder: Path) -> Path:
+def save_model(towers: Towers, source: Path, folder: Path) -> Path:
     folder.mkdir()
     save_towers(towers, load_tokenizer(source), folder, max_length=LENGTH)
     return folder
@@ -61,17 +61,17 @@ def saved(towers: Towers, source: Path, folder: Path) -> Path:
 def test_vectors_are_those_of_sentence_transformers(name: str, start: Start, tmp_path: Path) -> None:
     folder = start(name)
     towers = load_towers(folder)
-    vectors = ours(folder)
+    vectors = vectors_of(folder)
     assert vectors.shape == (len(TEXTS), towers.document.width) == (len(TEXTS), WIDTHS[name])
     assert towers.document.causal == (name in DECODERS)
-    np.testing.assert_allclose(vectors, theirs(folder), atol=1e-5)
-    np.testing.assert_allclose(ours(folder, PROMPTS["query"]), theirs(folder, "query"), atol=1e-5)
-    again = saved(towers, folder, tmp_path / "again")
-    np.testing.assert_allclose(vectors, theirs(again), atol=1e-5)
+    np.testing.assert_allclose(vectors, reference_vectors(folder), atol=1e-5)
+    np.testing.assert_allclose(vectors_of(folder, PROMPTS["query"]), reference_vectors(folder, "query"), atol=1e-5)
+    again = save_model(towers, folder, tmp_path / "again")
+    np.testing.assert_allclose(vectors, reference_vectors(again), atol=1e-5)
     if name != "gpt2":  # where theirs moves with the padding: positions are absolute, and they count it
-        np.testing.assert_allclose(vectors, theirs(again, batch=len(TEXTS)), atol=1e-5)
+        np.testing.assert_allclose(vectors, reference_vectors(again, batch=len(TEXTS)), atol=1e-5)
     assert read_shape(again) == replace(read_shape(folder), max_length=LENGTH)
-    assert folder_digest(saved(load_towers(again), again, tmp_path / "third")) == folder_digest(again)
+    assert folder_digest(save_model(load_towers(again), again, tmp_path / "third")) == folder_digest(again)
 
 
 def test_of_a_model_with_a_decoder_the_encoder_is_read(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_token_folders_give_the_same_vectors(name: str, start: Start, tmp_path: 
         assert [int(tokens.flat[last - 1]) for last in tokens.offsets[1:]] == [end] * len(TEXTS)
     tower = load_towers(folder).document
     assert (Packed.of(tower, CPU) is not None) == (name == "bert_residual")  # of mean or CLS over BERT, whatever the head is
-    np.testing.assert_allclose(encode(tower, tokens, np.arange(len(TEXTS)), 100, CPU), theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(encode(tower, tokens, np.arange(len(TEXTS)), 100, CPU), reference_vectors(folder), atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "max", "weightedmean"])
@@ -129,34 +129,34 @@ def test_padding_moves_no_vector_of_a_decoder(name: str, pooling: str, start: St
 @pytest.mark.parametrize("name", ["qwen3", "gemma", "bert_sqrt"])
 def test_a_narrower_model_is_the_first_numbers(name: str, start: Start, tmp_path: Path) -> None:
     folder = start(name)
-    towers, full = load_towers(folder), ours(folder)
+    towers, full = load_towers(folder), vectors_of(folder)
     truncate(towers, 8, "base.width")
     expected = full[:, :8]
     if towers.document.shape.similarity == "cosine":
         expected = expected / np.sqrt((expected**2).sum(1, keepdims=True))
     assert towers.document.width == 8 and towers.document.full_width == WIDTHS[name]
-    narrow = saved(towers, folder, tmp_path / "narrow")
-    np.testing.assert_allclose(ours(narrow), expected, atol=1e-5)
-    np.testing.assert_allclose(theirs(narrow), expected, atol=1e-5)
+    narrow = save_model(towers, folder, tmp_path / "narrow")
+    np.testing.assert_allclose(vectors_of(narrow), expected, atol=1e-5)
+    np.testing.assert_allclose(reference_vectors(narrow), expected, atol=1e-5)
     model = SentenceTransformer(str(folder), device="cpu", truncate_dim=8)
     truncated = model.encode_document(TEXTS, batch_size=1, normalize_embeddings=towers.document.shape.similarity == "cosine")
-    np.testing.assert_allclose(ours(narrow), truncated, atol=1e-5)
+    np.testing.assert_allclose(vectors_of(narrow), truncated, atol=1e-5)
     assert read_shape(narrow).width == 8 and read_shape(narrow).head == read_shape(folder).head
-    assert folder_digest(saved(load_towers(narrow), narrow, tmp_path / "again")) == folder_digest(narrow)
+    assert folder_digest(save_model(load_towers(narrow), narrow, tmp_path / "again")) == folder_digest(narrow)
     shutil.copytree(folder, tmp_path / "named")
     config = json.loads((folder / "config_sentence_transformers.json").read_text()) | {"truncate_dim": 8}
     (tmp_path / "named/config_sentence_transformers.json").write_text(json.dumps(config))
-    np.testing.assert_array_equal(ours(tmp_path / "named"), ours(narrow))
+    np.testing.assert_array_equal(vectors_of(tmp_path / "named"), vectors_of(narrow))
     with pytest.raises(UserError, match=f"^base.width: found 200, expected at most {WIDTHS[name]}, the vector's width; decrease it$"):
         truncate(towers, 200, "base.width")
     truncate(towers, WIDTHS[name], "base.width")
-    np.testing.assert_array_equal(ours(folder, towers=towers), full)
+    np.testing.assert_array_equal(vectors_of(folder, towers=towers), full)
 
 
 def test_a_narrower_bert_is_the_same_without_torch(minilm: Path, tmp_path: Path) -> None:
     towers = load_towers(minilm)
     truncate(towers, 100, "base.width")
-    narrow = saved(towers, minilm, tmp_path / "narrow")
+    narrow = save_model(towers, minilm, tmp_path / "narrow")
     vector = query_vector(narrow, "what is ADORE?", LENGTH)
     assert vector is not None
     np.testing.assert_allclose(vector, encode_texts(towers.query, load_tokenizer(minilm), ["what is ADORE?"], LENGTH, CPU), atol=1e-5)
@@ -174,12 +174,14 @@ def test_two_towers_of_a_decoder(start: Start, tmp_path: Path) -> None:
         for weight in towers.query.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) * 0.05)
     truncate(towers, 16, "base.width")
-    saved_folder = saved(towers, folder, tmp_path / "both")
+    saved_folder = save_model(towers, folder, tmp_path / "both")
     loaded = load_towers(saved_folder)
     assert not loaded.shared and loaded.query.width == 16
     for kind, tower in (("query", loaded.query), ("document", loaded.document)):
-        np.testing.assert_allclose(ours(saved_folder, PROMPTS[kind], Towers(tower, tower)), theirs(saved_folder, kind), atol=1e-5)
-    assert np.abs(theirs(saved_folder, "query") - theirs(saved_folder)).max() > 0.05
+        np.testing.assert_allclose(
+            vectors_of(saved_folder, PROMPTS[kind], Towers(tower, tower)), reference_vectors(saved_folder, kind), atol=1e-5
+        )
+    assert np.abs(reference_vectors(saved_folder, "query") - reference_vectors(saved_folder)).max() > 0.05
 
 
 def test_a_text_without_tokens_has_the_vector_of_padding(start: Start, tmp_path: Path) -> None:
@@ -198,8 +200,8 @@ def test_a_decoders_tokenizer_may_have_no_padding(start: Start, tmp_path: Path) 
     (tmp_path / "m/tokenizer_config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "pad_token"}))
     tokenizer = load_tokenizer(tmp_path / "m")
     assert tokenizer.pad_token == EOS
-    again = saved(load_towers(tmp_path / "m"), tmp_path / "m", tmp_path / "again")
-    np.testing.assert_allclose(ours(start("qwen3")), theirs(again, batch=len(TEXTS)), atol=1e-5)
+    again = save_model(load_towers(tmp_path / "m"), tmp_path / "m", tmp_path / "again")
+    np.testing.assert_allclose(vectors_of(start("qwen3")), reference_vectors(again, batch=len(TEXTS)), atol=1e-5)
 
 
 def test_the_first_token_of_a_decoder_is_refused(start: Start) -> None:
@@ -228,7 +230,7 @@ def test_a_bare_causal_language_model_is_loaded(start: Start, tmp_path: Path) ->
     model = Qwen3ForCausalLM(load_towers(start("qwen3")).document.transformer.config)
     model.save_pretrained(tmp_path / "bare")
     load_tokenizer(start("qwen3")).save_pretrained(tmp_path / "bare")
-    np.testing.assert_allclose(ours(tmp_path / "bare", ""), SentenceTransformer(str(tmp_path / "bare")).encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(vectors_of(tmp_path / "bare", ""), SentenceTransformer(str(tmp_path / "bare")).encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -240,13 +242,13 @@ def test_prompts_that_are_not_pooled(name: str, start: Start, tmp_path: Path) ->
     for path, change in (("1_Pooling/config.json", {"include_prompt": False}), ("config_sentence_transformers.json", {"prompts": prompts})):
         (folder / path).write_text(json.dumps(json.loads((folder / path).read_text()) | change))
     towers, tokenizer = load_towers(folder), load_tokenizer(folder)
-    again = saved(towers, folder, tmp_path / "again")
+    again = save_model(towers, folder, tmp_path / "again")
     assert read_shape(again).pools_prompt == (towers.document.shape.pooling == "last")  # the last token is no prompt's
     for kind, prompt in prompts.items():
-        expected = theirs(folder, kind)
+        expected = reference_vectors(folder, kind)
         vectors = encode_texts(towers.document, tokenizer, TEXTS, LENGTH, CPU, prompt)
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
-        np.testing.assert_allclose(theirs(again, kind), expected, atol=1e-5)
+        np.testing.assert_allclose(reference_vectors(again, kind), expected, atol=1e-5)
         ids = [str(number) for number in range(len(TEXTS))]
         write_tokens(tmp_path / kind, [(ids, TEXTS)], tokenizer, Cut(LENGTH, prompt), digest="", total=len(TEXTS))
         tokens = open_tokens(tmp_path / kind)

@@ -24,7 +24,7 @@ def all_scores(queries: torch.Tensor, vectors: torch.Tensor) -> np.ndarray:
     return scores(queries, vectors, row_N, query_N).reshape(len(queries), len(vectors))
 
 
-def ranked(queries: torch.Tensor, vectors: torch.Tensor, keep: int) -> tuple[np.ndarray, np.ndarray]:
+def reference_results(queries: torch.Tensor, vectors: torch.Tensor, keep: int) -> tuple[np.ndarray, np.ndarray]:
     """Every pair scored, by score, ties by row."""
     results = np.full((len(queries), keep), -np.inf, dtype=np.float32), np.full((len(queries), keep), -1)
     for q, scored in enumerate(all_scores(queries, vectors)):
@@ -61,7 +61,7 @@ def test_the_results_are_those_of_float32(
     vectors = torch.from_numpy(corpus(kind, rng, rows, width).astype(np.float32))
     queries = torch.from_numpy(rng.normal(size=(7, width)).astype(np.float32))
     queries[0] = 0
-    expected, counts = ranked(queries, vectors, keep), list[int]()
+    expected, counts = reference_results(queries, vectors, keep), list[int]()
     torch.set_num_threads(threads)
     results = search(queries, blocks(vectors, block), keep, dtype, counts.append)
     assert torch.get_num_threads() == threads
@@ -79,7 +79,7 @@ def test_any_order_of_rows(dtype: torch.dtype, order: str) -> None:
     indices = np.argsort(vectors[:, 0]) if order != "clustered" else np.argsort(np.abs(vectors[:, 0]))
     vectors = torch.from_numpy(vectors[indices[::-1] if order == "falling" else indices].copy())
     queries = torch.eye(16)[:3] + torch.from_numpy(rng.normal(scale=0.01, size=(3, 16)).astype(np.float32))
-    results, expected = search(queries, blocks(vectors, 50), 8, dtype), ranked(queries, vectors, 8)
+    results, expected = search(queries, blocks(vectors, 50), 8, dtype), reference_results(queries, vectors, 8)
     np.testing.assert_array_equal(results[0], expected[0])
     np.testing.assert_array_equal(results[1], expected[1])
 
@@ -214,11 +214,11 @@ def test_few_rows_of_a_usual_corpus_are_scored(monkeypatch: pytest.MonkeyPatch) 
     vectors, queries = (torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(n, 64)).astype(np.float32))) for n in (20000, 30))
     counts = list[int]()
 
-    def counting(*args: torch.Tensor) -> np.ndarray:
+    def count_rows(*args: torch.Tensor) -> np.ndarray:
         counts.append(len(args[2]))
         return scores(*args)
 
-    monkeypatch.setattr(cpu, "scores", counting)
+    monkeypatch.setattr(cpu, "scores", count_rows)
     best_scores, rows = search(queries, blocks(vectors, 1000), 50, torch.bfloat16)
     exact_scores = np.sort(queries.double().numpy() @ vectors.double().numpy().T, axis=1)[:, ::-1][:, :50]
     assert np.abs(best_scores - exact_scores).max() < 1e-6 and (np.diff(np.sort(rows), axis=1) > 0).all()

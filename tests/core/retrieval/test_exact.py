@@ -64,7 +64,7 @@ def as_lists(tables: Iterator[pa.Table], queries: int) -> Lists:
     return lists
 
 
-def equal(actual: Lists, expected: Lists) -> None:
+def assert_equal_lists(actual: Lists, expected: Lists) -> None:
     assert actual.keys() == expected.keys()
     for query, rows in expected.items():
         assert [row[:2] for row in actual[query]] == [row[:2] for row in rows], query
@@ -107,7 +107,7 @@ def test_equals_brute_force(queries: int, rows: int, width: int, k: int, cuts: t
     for row, columns in enumerate(indices):
         assert len(set(columns[columns >= 0])) == (columns >= 0).sum() == min(rows, k + MARGIN), row
     tables = ranked_tables(scores, indices, names("q", queries), names("d", rows), np.arange(rows, dtype=np.int32), k)
-    equal(as_lists(tables, queries), brute_force(query_vectors, vectors, list(range(rows)), names("d", rows).to_pylist(), k))
+    assert_equal_lists(as_lists(tables, queries), brute_force(query_vectors, vectors, list(range(rows)), names("d", rows).to_pylist(), k))
 
 
 def test_a_gpu_is_asked_and_finds_what_brute_force_finds() -> None:
@@ -118,7 +118,7 @@ def test_a_gpu_is_asked_and_finds_what_brute_force_finds() -> None:
         scores, rows = exact_search(query_vectors, Reread(lambda: blocks(vectors, 30, 31)), 7, GPU)
         assert gpu.waited, "nothing was read from it"
     tables = ranked_tables(scores, rows, names("q", 5), names("d", 90), np.arange(90, dtype=np.int32), 7)
-    equal(as_lists(tables, 5), brute_force(query_vectors, vectors, list(range(90)), names("d", 90).to_pylist(), 7))
+    assert_equal_lists(as_lists(tables, 5), brute_force(query_vectors, vectors, list(range(90)), names("d", 90).to_pylist(), 7))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -129,7 +129,7 @@ def test_stored_types_and_memory_maps_are_searched_as_float32(dtype: str, tmp_pa
     query_vectors = rng.normal(size=(2, 8)).astype(np.float32)
     scores, rows = exact_search(query_vectors, blocks(np.load(f"{tmp_path}/v.npy", mmap_mode="r"), 13), 5, CPU)
     tables = ranked_tables(scores, rows, names("q", 2), names("d", 60), np.arange(60, dtype=np.int32), 5)
-    equal(as_lists(tables, 2), brute_force(query_vectors, vectors, list(range(60)), names("d", 60).to_pylist(), 5))
+    assert_equal_lists(as_lists(tables, 2), brute_force(query_vectors, vectors, list(range(60)), names("d", 60).to_pylist(), 5))
 
 
 def test_exact_ties_are_ordered_by_descending_document_id() -> None:
@@ -153,7 +153,7 @@ def test_ties_across_blocks_at_the_boundary_equal_brute_force() -> None:
         tables = ranked_tables(scores, rows, names("q", 9), ids, np.arange(len(vectors), dtype=np.int32), k)
         expected = brute_force(query_vectors, vectors, list(range(len(vectors))), ids.to_pylist(), k)
         tied = {q: sum(score == rows[-1][2] for *_, score in rows) for q, rows in expected.items()}
-        equal(as_lists(tables, 9), expected)
+        assert_equal_lists(as_lists(tables, 9), expected)
         assert max(tied.values()) >= 1
 
 
@@ -167,7 +167,7 @@ def test_document_appears_once_by_its_best_passage(depth: int) -> None:
     ids = names("d", 30)
     scores, rows = best_passages(lambda queries, k: exact_search(queries, blocks(vectors, 11, 40), k, CPU), query_vectors, owners, depth)
     lists = as_lists(ranked_tables(scores, rows, names("q", 8), ids, owners, depth), 8)
-    equal(lists, brute_force(query_vectors, vectors, owners.tolist(), ids.to_pylist(), depth))
+    assert_equal_lists(lists, brute_force(query_vectors, vectors, owners.tolist(), ids.to_pylist(), depth))
     assert all(len(rows) == min(depth, 30) for rows in lists.values())
 
 
@@ -181,7 +181,7 @@ def test_excluded_documents_leave_no_rank(seed: int) -> None:
     scores, rows = exact_search(query_vectors, blocks(vectors, 20), 40, CPU)
     ids = names("d", 40)
     lists = as_lists(ranked_tables(scores, rows, names("q", 6), ids, np.arange(40, dtype=np.int32), 7, excluded), 6)
-    equal(lists, brute_force(query_vectors, vectors, list(range(40)), ids.to_pylist(), 7, pairs))
+    assert_equal_lists(lists, brute_force(query_vectors, vectors, list(range(40)), ids.to_pylist(), 7, pairs))
     assert not {(int(q[1:]), int(doc[1:])) for q, rows in lists.items() for doc, *_ in rows} & pairs
     assert all([rank for _, rank, _ in rows] == list(range(1, 8)) for rows in lists.values())
 
@@ -210,7 +210,7 @@ def test_more_queries_than_a_block_holds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [table["query"].combine_chunks().unique().to_pylist() for table in tables] == [
         [f"q{q}" for q in part] for part in (range(4), range(4, 8), range(8, 11))
     ]
-    equal(as_lists(iter(tables), 11), brute_force(query_vectors, vectors, list(range(25)), ids.to_pylist(), 5, excluded_pairs))
+    assert_equal_lists(as_lists(iter(tables), 11), brute_force(query_vectors, vectors, list(range(25)), ids.to_pylist(), 5, excluded_pairs))
 
 
 def test_id_order_is_that_of_bytes() -> None:
@@ -230,12 +230,12 @@ def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, head:
 
     search = cpu.Part.search
 
-    def spied(part: cpu.Part, first: int, block: cpu.Rounded) -> None:
+    def record_span(part: cpu.Part, first: int, block: cpu.Rounded) -> None:
         assert block.exact_XD.numpy().tolist() == vectors[first : first + (rows if first else head * rows)].tolist()
         spans.append((first, len(block.exact_XD)))
         search(part, first, block)
 
-    monkeypatch.setattr(cpu.Part, "search", spied)
+    monkeypatch.setattr(cpu.Part, "search", record_span)
     exact_search(vectors[:2], blocks(vectors, 1, 2, 9, 30), 3, CPU)
     assert spans == [(0, min(head * rows, 37))] + [(first, min(rows, 37 - first)) for first in range(head * rows, 37, rows)]
 

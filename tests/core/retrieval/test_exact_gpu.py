@@ -24,13 +24,13 @@ def _one_thread(_same_torch_everywhere: None) -> None:
     torch.set_num_threads(1)
 
 
-def on_cpu(queries: np.ndarray, blocks: Iterable[tuple[int, np.ndarray]], keep: int, _: torch.device) -> object:
+def search_on_cpu(queries: np.ndarray, blocks: Iterable[tuple[int, np.ndarray]], keep: int, _: torch.device) -> object:
     """The search of CPUs."""
     rounded = [(first, Rounded.of(torch.from_numpy(block), torch.float32, together=True)) for first, block in blocks]
     return cpu.search(torch.from_numpy(queries), rounded, keep, torch.float32)
 
 
-def scored(query: np.ndarray, vector: np.ndarray) -> np.float32:
+def reference_score(query: np.ndarray, vector: np.ndarray) -> np.float32:
     """The inner product in float32, halves added to each other, one number at a time."""
     numbers = [np.float32(x) * np.float32(y) for x, y in zip(query, vector, strict=True)]
     while len(numbers) > 1:
@@ -39,19 +39,19 @@ def scored(query: np.ndarray, vector: np.ndarray) -> np.float32:
     return numbers[0]
 
 
-def ranked(queries: np.ndarray, vectors: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
+def reference_results(queries: np.ndarray, vectors: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
     """Every pair scored in float32, by score, ties by row."""
     scores = np.full((len(queries), keep), -np.inf, dtype=np.float32)
     rows = np.full((len(queries), keep), -1)
     for q, query in enumerate(queries):
-        all_scores = [scored(query, vector) for vector in vectors]
+        all_scores = [reference_score(query, vector) for vector in vectors]
         best = sorted(range(len(vectors)), key=lambda row: (-all_scores[row], row))[:keep]
         rows[q, : len(best)], scores[q, : len(best)] = best, [all_scores[row] for row in best]
     return scores, rows
 
 
-def scored_all(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """`scored` of every pair, [Q, R]."""
+def reference_scores(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """`reference_score` of every pair, [Q, R]."""
     numbers = list((queries.astype(np.float32)[:, None] * vectors.astype(np.float32)).transpose(2, 0, 1))
     while len(numbers) > 1:
         half = len(numbers) // 2
@@ -59,7 +59,7 @@ def scored_all(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return numbers[0]
 
 
-def alike(rng: np.random.Generator, rows: int, width: int, cosine: float) -> np.ndarray:
+def similar_vectors(rng: np.random.Generator, rows: int, width: int, cosine: float) -> np.ndarray:
     """Unit vectors with a mean cosine: those of most encoders have .5 to .9."""
     vectors = np.sqrt(1 - cosine) * rng.normal(size=(rows, width)) / np.sqrt(width) + np.sqrt(cosine) * np.eye(1, width)
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
@@ -80,7 +80,7 @@ def test_the_results_are_those_of_float32(
     blocks = [(first, vectors[first : first + 17]) for first in range(0, rows, 17)]
     counted, sizes = Counted(), list[int]()
     results = search(queries, blocks, keep, CPU, sizes.append, rows=at_once, counted=counted)
-    expected = ranked(queries, vectors, keep)
+    expected = reference_results(queries, vectors, keep)
     assert (results[0] == expected[0]).all() and (results[1] == expected[1]).all()
     assert sizes == [len(block) for _, block in blocks]
     assert counted.queries == 6
@@ -137,11 +137,11 @@ def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = exact._scores(queries, vectors, rows)
     sizes: list[int] = []
 
-    def recorded_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def record_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         sizes.append(right.numel())
         return inner_products(left, right)
 
-    monkeypatch.setattr(exact, "inner_products", recorded_products)
+    monkeypatch.setattr(exact, "inner_products", record_products)
     monkeypatch.setattr(exact, "NUMBERS", 2 * 5 * 16)
     assert torch.equal(exact._scores(queries, vectors, rows), expected)
     assert sizes == [160, 160, 160, 80]
@@ -176,7 +176,7 @@ def test_what_is_not_finite_is_refused(number: float) -> None:
         search(np.ones((1, 3), dtype=np.float32), [(0, vectors[:5]), (5, vectors[5:])], 2, CPU, rows=5)
 
 
-@pytest.mark.parametrize("search_by", [exact.search, on_cpu])
+@pytest.mark.parametrize("search_by", [exact.search, search_on_cpu])
 def test_products_beyond_float32_are_refused(search_by: Callable[..., object]) -> None:
     """They are infinite, or infinity minus infinity."""
     rng = np.random.default_rng(0)
@@ -201,11 +201,14 @@ def test_vectors_that_are_alike(cosine: float, depth: int, again: int, halves: b
     """The K-th best is known to half precision, so the more alike, the more rows may be among the best."""
     monkeypatch.setattr(exact, "PRODUCTS", 8 * 20 * 700)
     rng, width = np.random.default_rng(depth), 32
-    vectors, queries = alike(rng, 6000, width, cosine).astype(np.float16 if halves else np.float32), alike(rng, 20, width, cosine)
+    vectors, queries = (
+        similar_vectors(rng, 6000, width, cosine).astype(np.float16 if halves else np.float32),
+        similar_vectors(rng, 20, width, cosine),
+    )
     vectors[5000:5100] = vectors[:100]  # ties
     counted = Counted()
     scores, rows = search(queries, [(0, vectors[:900]), (900, vectors[900:])], depth, CPU, counted=counted)
-    every_QR = scored_all(queries, vectors)
+    every_QR = reference_scores(queries, vectors)
     order_QK = np.argsort(-every_QR, axis=1, kind="stable")[:, :depth]
     assert (rows == order_QK).all() and (scores == np.take_along_axis(every_QR, order_QK, 1)).all()
     assert counted.again == again
@@ -221,7 +224,7 @@ def test_unproven_queries_are_searched_together(queries: int, monkeypatch: pytes
     """On a GPU, the second pass waits once for each part of a group's products, not for each query."""
     monkeypatch.setattr(exact, "QUERIES", 50)
     rng, counted = np.random.default_rng(queries), Counted()
-    vectors, query_vectors = alike(rng, 3000, 16, 0.99999), alike(rng, queries, 16, 0.99999)
+    vectors, query_vectors = similar_vectors(rng, 3000, 16, 0.99999), similar_vectors(rng, queries, 16, 0.99999)
     vectors[::7] = vectors[0]
     vectors[2000:] *= np.float32(0.9)  # no row of the last group is near
     blocks = [(first, vectors[first : first + 1000]) for first in range(0, 3000, 1000)]
@@ -230,7 +233,7 @@ def test_unproven_queries_are_searched_together(queries: int, monkeypatch: pytes
         results = search(query_vectors, blocks, 9, GPU, rows=1000, counted=counted)
         waits = [wait.split()[0] for wait in gpu.waited]
     assert (results[0] == expected[0]).all() and (results[1] == expected[1]).all()
-    assert counted.again == queries and (expected[0] == np.sort(scored_all(query_vectors, vectors), axis=1)[:, ::-1][:, :9]).all()
+    assert counted.again == queries and (expected[0] == np.sort(reference_scores(query_vectors, vectors), axis=1)[:, ::-1][:, :9]).all()
     assert sorted(waits) == ["event", "event", "sent", "size", "size", "size"], gpu.waited
 
 

@@ -12,13 +12,13 @@ METHODS: list[Method] = ["linear", "zscore", "rrf"]
 Lists = tuple[dict[str, float], dict[str, float]]  # scores by document of either system
 
 
-def ranked(scores: dict[str, float]) -> Ranked:
+def ranked_list(scores: dict[str, float]) -> Ranked:
     """A list as a run holds it: by falling score, ties by falling id."""
     order = sorted(scores, key=lambda document: (scores[document], document), reverse=True)
     return Ranked(order, np.array([scores[document] for document in order]))
 
 
-def plain(lists: Lists, method: Method, setting: float) -> dict[str, float]:
+def reference_fusion(lists: Lists, method: Method, setting: float) -> dict[str, float]:
     """Every method by its definition, a document at a time."""
     weights = (setting, 1 - setting)
     total: dict[str, float] = {}
@@ -41,7 +41,7 @@ def plain(lists: Lists, method: Method, setting: float) -> dict[str, float]:
     return total
 
 
-def drawn(seed: int) -> Lists:
+def draw_lists(seed: int) -> Lists:
     """Two random lists over the same corpus, with ties within and between them, and documents that one lacks."""
     rng = random.Random(seed)
     documents = [f"d{n}" for n in range(40)]
@@ -52,10 +52,10 @@ def drawn(seed: int) -> Lists:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("seed", range(12))
 def test_equals_a_plain_loop(seed: int, method: Method) -> None:
-    lists = drawn(seed)
-    lists_pair = pair(ranked(lists[0]), ranked(lists[1]), method)
+    lists = draw_lists(seed)
+    lists_pair = pair(ranked_list(lists[0]), ranked_list(lists[1]), method)
     for setting in GRIDS[method]:
-        expected = plain(lists, method, setting)
+        expected = reference_fusion(lists, method, setting)
         for depth in (1, 7, 1000):
             fused = fuse(lists_pair, setting, depth)
             assert len(fused) == min(depth, len(expected))
@@ -67,7 +67,7 @@ def test_equals_a_plain_loop(seed: int, method: Method) -> None:
 
 
 def test_worked_by_hand() -> None:
-    first, second = ranked({"a": 4.0, "b": 3.0, "c": 0.0}), ranked({"b": 0.9, "d": 0.7, "a": 0.5})
+    first, second = ranked_list({"a": 4.0, "b": 3.0, "c": 0.0}), ranked_list({"b": 0.9, "d": 0.7, "a": 0.5})
     # min-max: a 1, b 3/4, c 0 and b 1, d 1/2, a 0; of weight .2: b .15 + .8, d .4, a .2, c 0
     assert fuse(pair(first, second, "linear"), 0.2, 9) == [
         (doc, pytest.approx(s)) for doc, s in [("b", 0.95), ("d", 0.4), ("a", 0.2), ("c", 0)]
@@ -82,11 +82,11 @@ def test_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_odd_lists(method: Method) -> None:
-    some, none = ranked({"a": 2.0, "b": 1.0}), Ranked()
+    some, none = ranked_list({"a": 2.0, "b": 1.0}), Ranked()
     assert fuse(pair(none, none, method), 0.5, 9) == []
     for lists_pair in (pair(some, none, method), pair(none, some, method)):
         assert [document for document, _ in fuse(lists_pair, 0.5, 9)] == ["a", "b"]
-    single, level = ranked({"a": 5.0}), ranked({"a": 5.0, "b": 5.0, "c": 5.0})
+    single, level = ranked_list({"a": 5.0}), ranked_list({"a": 5.0, "b": 5.0, "c": 5.0})
     for lists in ((single, single), (level, level), (single, level)):
         fused = fuse(pair(*lists, method), 0.5, 9)
         assert np.isfinite([score for _, score in fused]).all()
@@ -107,25 +107,25 @@ def test_grids_reach_from_one_list_to_the_other_and_have_what_is_used_without_de
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_only_document_of_a_list_counts(method: Method) -> None:
-    dense = ranked({f"d{n:02}": 1 - n / 100 for n in range(30)})
-    only = fuse(pair(ranked({"x": 8.5}), dense, method), 60 if method == "rrf" else 0.5, 10)
+    dense = ranked_list({f"d{n:02}": 1 - n / 100 for n in range(30)})
+    only = fuse(pair(ranked_list({"x": 8.5}), dense, method), 60 if method == "rrf" else 0.5, 10)
     assert "x" in dict(only)  # BM25 matches nothing else: the dense list's last documents must not all precede it
 
 
 def test_weights_of_one_and_zero_give_a_list_in_its_own_order() -> None:
     lists = {f"d{n}": float(n % 5) for n in range(20)}, {f"d{n}": float(n % 3) for n in range(20)}
     for method in ("linear", "zscore"):
-        lists_pair = pair(ranked(lists[0]), ranked(lists[1]), method)  # type: ignore[arg-type]
-        assert [document for document, _ in fuse(lists_pair, 1, 99)] == ranked(lists[0]).documents
-        assert [document for document, _ in fuse(lists_pair, 0, 99)] == ranked(lists[1]).documents
+        lists_pair = pair(ranked_list(lists[0]), ranked_list(lists[1]), method)  # type: ignore[arg-type]
+        assert [document for document, _ in fuse(lists_pair, 1, 99)] == ranked_list(lists[0]).documents
+        assert [document for document, _ in fuse(lists_pair, 0, 99)] == ranked_list(lists[1]).documents
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_equals_ranx(method: Method) -> None:
     ranx = pytest.importorskip("ranx")
-    drawn_lists = [drawn(seed) for seed in range(20)]
+    drawn_lists = [draw_lists(seed) for seed in range(20)]
     usable = {f"q{n}": lists for n, lists in enumerate(drawn_lists) if all(len(set(scores.values())) > 1 for scores in lists)}
-    runs = [ranx.Run({query: {d: ranked(lists[side]).scores[place] for place, d in enumerate(ranked(lists[side]).documents)}
+    runs = [ranx.Run({query: {d: ranked_list(lists[side]).scores[place] for place, d in enumerate(ranked_list(lists[side]).documents)}
                       for query, lists in usable.items()}) for side in (0, 1)]  # fmt: skip
     for setting in GRIDS[method]:
         if method == "rrf":
@@ -134,5 +134,5 @@ def test_equals_ranx(method: Method) -> None:
             norm = {"linear": "min-max", "zscore": "zmuv"}[method]
             theirs = ranx.fuse(runs=list(runs), norm=norm, method="wsum", params={"weights": (setting, 1 - setting)})
         for query, lists in usable.items():
-            ours = dict(fuse(pair(ranked(lists[0]), ranked(lists[1]), method), setting, 1000))
+            ours = dict(fuse(pair(ranked_list(lists[0]), ranked_list(lists[1]), method), setting, 1000))
             assert ours == {d: pytest.approx(score, rel=1e-5, abs=1e-6) for d, score in theirs.run[query].items()}

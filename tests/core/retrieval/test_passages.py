@@ -25,7 +25,7 @@ class Searched:
         return results
 
 
-def plainly(queries: np.ndarray, vectors: np.ndarray, owners: np.ndarray, keep: int) -> list[list[int]]:
+def reference_rows(queries: np.ndarray, vectors: np.ndarray, owners: np.ndarray, keep: int) -> list[list[int]]:
     """The best row of each of the first `keep` documents, of every query."""
     results = []
     for scores in queries @ vectors.T:
@@ -48,7 +48,7 @@ def test_sorting_all_passages_gives_the_same_documents(documents: int, is_crowde
     search = Searched(vectors)
     scores, rows = best_passages(search, queries, owners, documents)
     assert rows.shape == scores.shape == (25, documents + MARGIN) and rows.dtype == np.int64 and scores.dtype == np.float32
-    for q, expected in enumerate(plainly(queries, vectors, owners, documents + MARGIN)):
+    for q, expected in enumerate(reference_rows(queries, vectors, owners, documents + MARGIN)):
         top_documents = rows[q][rows[q] >= 0].tolist()
         assert len(top_documents) >= min(documents, 40) and top_documents == expected[: len(top_documents)]
         np.testing.assert_allclose(scores[q, : len(top_documents)], (queries[q] @ vectors.T)[top_documents], rtol=1e-5)

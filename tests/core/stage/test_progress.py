@@ -43,7 +43,7 @@ def test_resumed_units_are_shown_but_not_in_the_rate(clock: list[float], capsys:
 
 
 @pytest.fixture(autouse=True)
-def left() -> Iterator[None]:
+def _leave_bars() -> Iterator[None]:
     """No bar of one test stays for the next."""
     yield
     leave_bars()

@@ -28,7 +28,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def frozen(project: Path) -> str:
+def freeze_mine(project: Path) -> str:
     text: str = freeze_references(MINE, Reader(project))
     return text
 
@@ -37,7 +37,7 @@ def test_only_references_change_wherever_they_are(project: Path) -> None:
     def value(loss: str) -> dict[str, object]:
         return {"rounds": {"star": {"loss": loss, "lr": 1e-5}}, "list": ["nll", loss], "source": "beir:tasks.x:y", "none": None}
 
-    digest = frozen(project).removeprefix(f"{MINE}@")
+    digest = freeze_mine(project).removeprefix(f"{MINE}@")
     assert len(digest) == 16
     text = freeze_references(value(MINE), Reader(project))
     assert text == value(f"{MINE}@{digest}")
@@ -56,9 +56,9 @@ def test_only_references_change_wherever_they_are(project: Path) -> None:
     ],
 )
 def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: str, new: str, same: bool) -> None:
-    before, file = frozen(project), project / f"tasks/train/{name}.py"
+    before, file = freeze_mine(project), project / f"tasks/train/{name}.py"
     file.write_text(file.read_text().replace(old, new) if old else new)
-    assert (frozen(project) == before) is same
+    assert (freeze_mine(project) == before) is same
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name:
     file = project / "tasks/train/mine.py"
     file.write_text(f"{file.read_text()}\n\n{line}\n")
     if name is None:
-        assert frozen(project)
+        assert freeze_mine(project)
         return
     with pytest.raises(UserError, match=rf"^tasks/train/mine\.py:8: imports {name}, which does not exist"):
-        frozen(project)
+        freeze_mine(project)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ Row = tuple[str, str, int, float]
 
 
 @pytest.fixture
-def ids(tmp_path: Path) -> tuple[Path, Path]:
+def id_files(tmp_path: Path) -> tuple[Path, Path]:
     """Queries q9, q8, ... q0 and documents d0 ... d19, in that order."""
     paths = tmp_path / "queries.parquet", tmp_path / "documents.parquet"
     for path, names in zip(paths, ([f"q{n}" for n in range(9, -1, -1)], [f"d{n}" for n in range(20)]), strict=True):
@@ -37,7 +37,7 @@ def ids(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def negatives(seed: int) -> list[Row]:
-    """Some queries with up to eight documents, in the order of `ids`; one query and some documents are unknown."""
+    """Some queries with up to eight documents, in the order of `id_files`; one query and some documents are unknown."""
     rng = np.random.default_rng(seed)
     names = [name for name in [f"q{n}" for n in range(9, -1, -1)] if rng.random() < 0.7]
     names.insert(len(names) // 2, "gone")
@@ -61,7 +61,7 @@ def as_dictionary(lists: DocumentLists) -> dict[int, list[tuple[int, float]]]:
 @pytest.mark.parametrize("group", [1, 5, 1000])
 @pytest.mark.parametrize("seed", range(4))
 def test_negatives_are_read_in_groups_and_equal_a_dictionary(
-    group: int, seed: int, ids: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group: int, seed: int, id_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = negatives(seed)
     write(tmp_path / "train.parquet", rows)
@@ -74,31 +74,33 @@ def test_negatives_are_read_in_groups_and_equal_a_dictionary(
     for query, doc, rank, score in rows:
         if 2 <= rank <= 6 and query != "gone" and int(doc[1:]) < 20:
             expected.setdefault(9 - int(query[1:]), []).append((int(doc[1:]), score))
-    lists = ranked_lists(tmp_path / "train.parquet", *ids, (2, 6), tmp_path)
+    lists = ranked_lists(tmp_path / "train.parquet", *id_files, (2, 6), tmp_path)
     assert as_dictionary(lists) == expected
     assert all(lists.of(query).tolist() == [doc for doc, _ in expected.get(query, [])] for query in range(10))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["documents.parquet", "queries.parquet", "train.parquet"]
 
 
-def test_empty_tables_are_read_and_unordered_ones_refused(ids: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_tables_are_read_and_unordered_ones_refused(
+    id_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "empty.parquet", [])
-    assert ranked_lists(tmp_path / "empty.parquet", *ids, (1, 9), tmp_path).counts.tolist() == [0] * 10
+    assert ranked_lists(tmp_path / "empty.parquet", *id_files, (1, 9), tmp_path).counts.tolist() == [0] * 10
     write(tmp_path / "order.parquet", [("q3", "d1", 1, 0.0), ("q2", "d1", 1, 0.0), ("q3", "d2", 2, 0.0)], 1)
     for group in (1, 2, 3):  # within a group, and from one to the next
         monkeypatch.setattr(judgments, "GROUP", group)
         with pytest.raises(UserError, match=r"order\.parquet: its queries are not in the order of the training queries"):
-            ranked_lists(tmp_path / "order.parquet", *ids, (1, 9), tmp_path)
+            ranked_lists(tmp_path / "order.parquet", *id_files, (1, 9), tmp_path)
 
 
-def test_relevant_pairs_have_grades_above_0(ids: tuple[Path, Path], tmp_path: Path) -> None:
+def test_relevant_pairs_have_grades_above_0(id_files: tuple[Path, Path], tmp_path: Path) -> None:
     rows = [("q1", "d3", 1), ("q9", "d4", 2), ("q9", "d5", 0), ("q9", "d6", -1), ("gone", "d1", 1), ("q1", "gone", 1), ("q9", "d2", 1)]
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
-    queries, documents = relevant_pairs(tmp_path / "qrels.parquet", *ids)
+    queries, documents = relevant_pairs(tmp_path / "qrels.parquet", *id_files)
     assert list(zip(queries.tolist(), documents.tolist(), strict=True)) == [(8, 3), (0, 4), (0, 2)]
     assert as_dictionary(lists_of(queries, documents, 10, np.array([1, 2, 3], np.float32))) == {0: [(4, 2.0), (2, 3.0)], 8: [(3, 1.0)]}
 
 
-def same_of(texts: Sequence[int], rows: Ints) -> SameTexts:
+def same_texts_of(texts: Sequence[int], rows: Ints) -> SameTexts:
     """All of `texts` that are equal to one of the `rows`."""
     members = [n for n, text in enumerate(texts) if text in {texts[row] for row in rows.tolist()}]
     return SameTexts(np.array(members), np.array([texts.index(texts[n]) for n in members]))
@@ -110,7 +112,7 @@ def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
     texts = {"query": rng.integers(0, 6, size=12).tolist(), "document": rng.integers(0, 9, size=20).tolist()}
     pairs = {(int(q), int(d)) for q, d in zip(rng.integers(12, size=9), rng.integers(20, size=9), strict=True)}
     q, d = np.array(sorted(pairs)).T
-    same_texts = [same_of(texts["query"], q), same_of(texts["document"], d)]
+    same_texts = [same_texts_of(texts["query"], q), same_texts_of(texts["document"], d)]
     judged_texts = {(texts["query"][query], texts["document"][document]) for query, document in pairs}
     expected = [
         (query, document)
@@ -126,7 +128,7 @@ def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
     known_pairs = with_same_texts(q, d, *same_texts)
     actual = grades_of(known_pairs, (q, d), grades, *same_texts)
     assert actual.tolist() == [highest[texts["query"][query], texts["document"][document]] for query, document in expected]
-    alone = with_same_texts(q, d, same_of(range(12), q), same_of(range(20), d))
+    alone = with_same_texts(q, d, same_texts_of(range(12), q), same_texts_of(range(20), d))
     assert alone[0] is q and alone[1] is d, "bit for bit as before, where no text repeats"
 
 
@@ -136,5 +138,5 @@ def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
 )
 def test_texts_that_repeat_on_one_side_alone(query_texts: list[int], document_texts: list[int], expected: list[tuple[int, int]]) -> None:
     q, d = np.array([0]), np.array([1])
-    actual = with_same_texts(q, d, same_of(query_texts, q), same_of(document_texts, d))
+    actual = with_same_texts(q, d, same_texts_of(query_texts, q), same_texts_of(document_texts, d))
     assert list(zip(*map(np.ndarray.tolist, actual), strict=True)) == expected

@@ -42,12 +42,12 @@ def test_an_empty_table_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
-    def broken() -> object:
+    def fail_after_rows() -> object:
         yield rows(0, 10)
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        write_table(tmp_path / "qrels.parquet", QRELS, broken())  # type: ignore[arg-type]
+        write_table(tmp_path / "qrels.parquet", QRELS, fail_after_rows())  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 

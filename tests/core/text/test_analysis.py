@@ -85,7 +85,7 @@ SAMPLES = {  # texts in which nothing changed
 
 
 @cache
-def of(char: str) -> str:
+def kind_of(char: str) -> str:
     """What a character is: without blanks between words, of another word, a mark, or none of these."""
     kind, name = unicodedata.category(char), unicodedata.name(char, "")
     if (kind[0] == "L" or kind == "Nl") and name.startswith(NAMES):
@@ -93,7 +93,7 @@ def of(char: str) -> str:
     return "word" if kind[0] in "LN" or char == "_" else "mark" if kind[0] == "M" else ""
 
 
-def usual(char: str) -> str:
+def fold_width(char: str) -> str:
     """A full-width sign of ASCII, or half-width kana, as it usually is (Lucene's CJKWidthFilter)."""
     code = ord(char)
     if 0xFF01 <= code <= 0xFF5E:
@@ -104,12 +104,12 @@ def usual(char: str) -> str:
     return char
 
 
-def slowly(text: str) -> list[str]:
+def reference_terms(text: str) -> list[str]:
     """The terms of a text, character by character."""
-    text = unicodedata.normalize("NFC", "".join(map(usual, text))).lower()
+    text = unicodedata.normalize("NFC", "".join(map(fold_width, text))).lower()
     runs: list[tuple[str, list[str]]] = [("", [])]  # the kind of each, and its letters with their marks
     for char in text:
-        kind = of(char)
+        kind = kind_of(char)
         if kind == "mark":
             if runs[-1][0]:
                 runs[-1][1][-1] += char
@@ -128,7 +128,7 @@ def slowly(text: str) -> list[str]:
     return tokens
 
 
-def former(text: str, language: str) -> list[str]:
+def terms_without_bigrams(text: str, language: str) -> list[str]:
     """The terms of a text before there were bigrams."""
     text = unicodedata.normalize("NFC", text).lower().replace("i\N{COMBINING DOT ABOVE}", "i")
     tokens = regex.findall(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]+", text)
@@ -157,7 +157,7 @@ def former(text: str, language: str) -> list[str]:
     ],
 )
 def test_bigrams(text: str, tokens: str) -> None:
-    assert analyzer("none", "none")(text) == tokens.split() == slowly(text)
+    assert analyzer("none", "none")(text) == tokens.split() == reference_terms(text)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -169,7 +169,7 @@ def test_bigrams_equal_a_loop_over_characters(seed: int) -> None:
     for _ in range(3000):
         chosen = rng.sample(blocks, rng.randint(1, 4))
         text = "".join(rng.choice(rng.choice(chosen)) for _ in range(rng.randint(0, 25)))
-        assert analyzer("none", "none")(text) == slowly(text), text
+        assert analyzer("none", "none")(text) == reference_terms(text), text
 
 
 def test_letters_are_cut_by_their_script() -> None:
@@ -178,30 +178,30 @@ def test_letters_are_cut_by_their_script() -> None:
     for char in map(chr, range(sys.maxunicode + 1)):
         if unicodedata.category(char) in ("Cn", "Cs", "Co"):
             continue
-        if of(usual(char)) == "unspaced" or usual(char) != char:
+        if kind_of(fold_width(char)) == "unspaced" or fold_width(char) != char:
             assert unspaced(char)
-            assert terms(f"中{char}中 {char}") == slowly(f"中{char}中 {char}"), hex(ord(char))
-        elif of(char):
+            assert terms(f"中{char}中 {char}") == reference_terms(f"中{char}中 {char}"), hex(ord(char))
+        elif kind_of(char):
             assert pieces(f"ab{char}") == words(f"ab{char}"), hex(ord(char))
-            assert len(terms(f"中{char}中")) == (1 if of(char) == "mark" else 2 if char == "_" else 3), hex(ord(char))
+            assert len(terms(f"中{char}中")) == (1 if kind_of(char) == "mark" else 2 if char == "_" else 3), hex(ord(char))
 
 
 @pytest.mark.parametrize("language", SAMPLES)
 def test_nothing_else_has_changed(language: str) -> None:
     text, stop = SAMPLES[language], "none" if language in ("arabic", "hindi") else language
     for cjk in ("bigrams", "words"):
-        assert analyzer(language, stop, cjk)(text) == former(text, language)
+        assert analyzer(language, stop, cjk)(text) == terms_without_bigrams(text, language)
     tokens = analyzer(language, stop)(f"中国 {text} 東京")
-    assert tokens == ["中国", *former(text, language), "東京"], "stemmed and without stopwords beside bigrams, too"
+    assert tokens == ["中国", *terms_without_bigrams(text, language), "東京"], "stemmed and without stopwords beside bigrams, too"
 
 
 def test_the_demos_words_are_those_of_before() -> None:
     terms, whole_words = (analyzer("english", "english", cjk) for cjk in ("bigrams", "words"))
     leads = [extract["extract"] for extract in json.loads(demo_file().read_text(encoding="utf-8")).values()]
-    with_bigrams = [extract for extract in leads if any(of(char) == "unspaced" for char in extract)]
+    with_bigrams = [extract for extract in leads if any(kind_of(char) == "unspaced" for char in extract)]
     assert 0 < len(with_bigrams) < 50
     for extract in leads:
-        assert whole_words(extract) == former(extract, "english")
+        assert whole_words(extract) == terms_without_bigrams(extract, "english")
         assert extract in with_bigrams or terms(extract) == whole_words(extract)
         assert [term for term in terms(extract) if term.isascii()] == [term for term in whole_words(extract) if term.isascii()]
 
@@ -213,6 +213,6 @@ def test_words_leave_text_as_it_is() -> None:
 @pytest.mark.parametrize("stemmer", Stemmer.algorithms())
 def test_stemmers_leave_bigrams_as_they_are(stemmer: str) -> None:
     rng = random.Random(0)
-    letters = [char for char in map(chr, range(0x0E00, 0x30000)) if of(char) == "unspaced"]
+    letters = [char for char in map(chr, range(0x0E00, 0x30000)) if kind_of(char) == "unspaced"]
     run = "".join(rng.choices(letters, k=20_000))
-    assert analyzer(stemmer, "none")(run) == slowly(run)
+    assert analyzer(stemmer, "none")(run) == reference_terms(run)

@@ -29,21 +29,21 @@ def test_a_text_is_eight_bytes_in_memory(tmp_path: Path) -> None:
 
 
 def test_lasting_texts_are_written_once_unless_corrupt(tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read() -> list[str]:
+    def read_texts() -> list[str]:
         stored = corpus_texts(tiny_corpus.records, Text(titles=True), tmp_path / "t.bin", lasting=True)
         return [stored[n] for n in range(len(stored))]
 
-    texts = read()
+    texts = read_texts()
     assert texts == [f"{title} {text}" if title else text for title, text in tiny_corpus.documents.values()]
     with monkeypatch.context() as context:
         context.setattr(mapped, "read_batches", lambda *_: pytest.fail("the corpus was read again"))
-        assert read() == texts
+        assert read_texts() == texts
     for name in ("t.bin", "t.npy"):
         file = tmp_path / name
         corrupt = bytearray(file.read_bytes())
         corrupt[-3] ^= 1
         file.write_bytes(corrupt)
-        assert read() == texts
+        assert read_texts() == texts
 
 
 def test_of_a_corpus(tiny_corpus: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tokens.folder import Tokens, cut_by_budget, cut_evenly, open_tokens
 
 
-def folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -> Path:
+def write_token_folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -> Path:
     """A token folder of `rows`, written without the code under test."""
     path.mkdir(parents=True)
     (path / "tokens.bin").write_bytes(b"".join(int(token).to_bytes(2, "little") for row in rows for token in row))
@@ -29,7 +29,7 @@ def folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Tokens:
-    return open_tokens(folder(tmp_path / "t", [[1, 2, 3], [60000], [4, 5], [6, 7, 8, 9]], [0, 0, 1, 2]))
+    return open_tokens(write_token_folder(tmp_path / "t", [[1, 2, 3], [60000], [4, 5], [6, 7, 8, 9]], [0, 0, 1, 2]))
 
 
 def test_opened_folder_has_what_was_written(tokens: Tokens) -> None:
@@ -54,21 +54,21 @@ def test_rows_are_padded_at_the_end(tokens: Tokens, rows: list[int], ids: list[l
     assert str(actual_ids.dtype) == str(actual_mask.dtype) == "torch.int64"
 
 
-def cut(name: str, size: int) -> Callable[[Path], None]:
-    def act(path: Path) -> None:
+def truncate(name: str, size: int) -> Callable[[Path], None]:
+    def truncate_file(path: Path) -> None:
         content = (path / name).read_bytes()
         (path / name).write_bytes(content[:size])
 
-    return act
+    return truncate_file
 
 
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (cut("tokens.bin", 7), "tokens.bin: 7 bytes, expected 8"),
-        (cut("tokens.bin", 0), "tokens.bin: 0 bytes, expected 8"),
-        (cut("offsets.npy", 100), "incomplete token folder"),
-        (cut("owners.npy", 0), "incomplete token folder"),
+        (truncate("tokens.bin", 7), "tokens.bin: 7 bytes, expected 8"),
+        (truncate("tokens.bin", 0), "tokens.bin: 0 bytes, expected 8"),
+        (truncate("offsets.npy", 100), "incomplete token folder"),
+        (truncate("owners.npy", 0), "incomplete token folder"),
         (lambda path: (path / "offsets.npy").unlink(), "incomplete token folder"),
         (lambda path: (path / "tokens.bin").unlink(), "incomplete token folder"),
         (lambda path: np.save(path / "owners.npy", np.zeros(3, dtype=np.int32)), "3 rows, expected 2"),
@@ -76,7 +76,7 @@ def cut(name: str, size: int) -> Callable[[Path], None]:
     ],
 )
 def test_incomplete_folder_is_refused_in_one_line(tmp_path: Path, harm: Callable[[Path], None], words: str) -> None:
-    path = folder(tmp_path / "t", [[1, 2, 3], [4]])
+    path = write_token_folder(tmp_path / "t", [[1, 2, 3], [4]])
     harm(path)
     with pytest.raises(UserError, match=words) as error:
         open_tokens(path)
@@ -84,7 +84,7 @@ def test_incomplete_folder_is_refused_in_one_line(tmp_path: Path, harm: Callable
 
 
 def test_no_row_at_all(tmp_path: Path) -> None:
-    tokens = open_tokens(folder(tmp_path / "t", []))
+    tokens = open_tokens(write_token_folder(tmp_path / "t", []))
     assert len(tokens) == 0 and tokens.ids().to_pylist() == [] and tokens.lengths.tolist() == []
     assert cut_by_budget(tokens.lengths, 100) == cut_evenly(tokens.lengths, 100, 3) == []
 

@@ -10,10 +10,10 @@ from tasks.core.errors import Corrupt
 from tasks.core.tokens import same_texts as module
 from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.tokens.same_texts import SAME, first_of_same, same_texts
-from tests.core.tokens.test_folder import folder
+from tests.core.tokens.test_folder import write_token_folder
 
 
-def drawn(seed: int, path: Path) -> tuple[Tokens, list[int]]:
+def draw_tokens(seed: int, path: Path) -> tuple[Tokens, list[int]]:
     """60 texts of few words and one to three passages: many repeat, in another order of words or passages too. And the first of each."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(60), rng.integers(1, 4, size=60)).tolist()
@@ -21,14 +21,14 @@ def drawn(seed: int, path: Path) -> tuple[Tokens, list[int]]:
     texts = [tuple(tuple(row) for row, owner in zip(rows, owners, strict=True) if owner == o) for o in range(60)]
     first = [texts.index(text) for text in texts]
     assert 10 < len(set(first)) < 50
-    return open_tokens(folder(path / "t", rows, owners)), first
+    return open_tokens(write_token_folder(path / "t", rows, owners)), first
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 1000])
 @pytest.mark.parametrize("seed", range(4))
 def test_owners_of_the_same_tokens_are_those_of_a_dictionary(seed: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HASHED_ROWS", rows)
-    tokens, first = drawn(seed, tmp_path)
+    tokens, first = draw_tokens(seed, tmp_path)
     assert first_of_same(tokens).tolist() == first
     for asked_owners in ([5], [59, 3, 3], list(range(0, 60, 7))):
         same = same_texts(tokens, np.array(asked_owners))
@@ -40,19 +40,19 @@ def test_owners_of_the_same_tokens_are_those_of_a_dictionary(seed: int, rows: in
 
 def test_the_place_of_a_token_and_of_a_passage_counts(tmp_path: Path) -> None:
     rows, owners = [[1, 2], [2, 1], [1], [2], [2], [1], [1, 2], []], [0, 1, 2, 2, 3, 3, 4, 5]
-    assert first_of_same(open_tokens(folder(tmp_path / "t", rows, owners))).tolist() == [0, 1, 2, 3, 0, 5]
+    assert first_of_same(open_tokens(write_token_folder(tmp_path / "t", rows, owners))).tolist() == [0, 1, 2, 3, 0, 5]
 
 
 def test_nobody_asked_for_and_a_folder_without_texts(tmp_path: Path) -> None:
     no_owners = np.empty(0, dtype=np.int64)
-    same = same_texts(drawn(0, tmp_path)[0], no_owners)
+    same = same_texts(draw_tokens(0, tmp_path)[0], no_owners)
     assert same.members.tolist() == [] and not same.repeated
-    assert first_of_same(open_tokens(folder(tmp_path / "none", []))).tolist() == []
+    assert first_of_same(open_tokens(write_token_folder(tmp_path / "none", []))).tolist() == []
 
 
 def test_groups_of_tokenize_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HASHED_ROWS", 2)
-    tokens = open_tokens(folder(tmp_path / "t", [[1, 2], [3, 4], [1, 2], [5]]))
+    tokens = open_tokens(write_token_folder(tmp_path / "t", [[1, 2], [3, 4], [1, 2], [5]]))
     assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 1, 0, 3]
     np.save(tokens.folder / SAME, np.array([0, 0, 0, 3]))
     assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 0, 0, 3]
@@ -72,7 +72,7 @@ def test_memory_does_not_grow_with_the_corpus(passages: int, tmp_path: Path, mon
     monkeypatch.setattr(module, "HASHED_ROWS", 256)
     count = 40_000 // passages
     rows = [[row // passages % 250, row // passages // 250] for row in range(count * passages)]
-    tokens = open_tokens(folder(tmp_path / "t", rows, np.repeat(np.arange(count), passages).tolist()))
+    tokens = open_tokens(write_token_folder(tmp_path / "t", rows, np.repeat(np.arange(count), passages).tolist()))
     owners = np.arange(min(count, 500))
     tracemalloc.start()
     try:

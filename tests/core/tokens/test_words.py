@@ -47,7 +47,7 @@ def test_no_texts_and_empty_ones(tiny_encoder: Path) -> None:
         assert len(flat) == 0 and offsets.tolist() == [0] * (len(samples) + 1)
 
 
-def fast(pre_tokenizer: Any, normalizer: Any, *tokens: AddedToken, **settings: Any) -> Any:
+def fast_tokenizer(pre_tokenizer: Any, normalizer: Any, *tokens: AddedToken, **settings: Any) -> Any:
     backend = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
     backend.pre_tokenizer, backend.normalizer = pre_tokenizer, normalizer
     backend.add_tokens(list(tokens))
@@ -56,10 +56,10 @@ def fast(pre_tokenizer: Any, normalizer: Any, *tokens: AddedToken, **settings: A
 
 def test_tokenizers_that_look_beyond_a_word_are_refused() -> None:
     bert = pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer()
-    assert word_by_word(fast(*bert))
-    assert not word_by_word(fast(*bert, AddedToken("new york")))
-    assert not word_by_word(fast(*bert, truncation_side="left"))
-    assert not word_by_word(fast(pre_tokenizers.Metaspace(), normalizers.BertNormalizer()))
-    assert not word_by_word(fast(pre_tokenizers.BertPreTokenizer(), normalizers.NFKC()))
-    assert not word_by_word(fast(pre_tokenizers.BertPreTokenizer(), None))
+    assert word_by_word(fast_tokenizer(*bert))
+    assert not word_by_word(fast_tokenizer(*bert, AddedToken("new york")))
+    assert not word_by_word(fast_tokenizer(*bert, truncation_side="left"))
+    assert not word_by_word(fast_tokenizer(pre_tokenizers.Metaspace(), normalizers.BertNormalizer()))
+    assert not word_by_word(fast_tokenizer(pre_tokenizers.BertPreTokenizer(), normalizers.NFKC()))
+    assert not word_by_word(fast_tokenizer(pre_tokenizers.BertPreTokenizer(), None))
     assert not word_by_word(object())

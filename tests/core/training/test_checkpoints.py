@@ -18,13 +18,13 @@ from torch import nn
 from tasks.core.files import folder_digest
 from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step, read_checkpoint, save_checkpoint
 from tasks.core.training.optimizers import make_optimizer
-from tests.core.training.test_loop import model, train
+from tests.core.training.test_loop import make_model, train
 
 BEFORE = Path(__file__).parent / "checkpoints"
 OPTIMIZERS = ("adamw", "lamb")
 
 
-def parsed(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Tensors and metadata of a safetensors file, by its specification: a length, a JSON header, the bytes."""
     content = path.read_bytes()
     (size,) = struct.unpack("<Q", content[:8])
@@ -38,10 +38,10 @@ def parsed(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return tensors, metadata
 
 
-def restored(name: Any) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str, float]]]:
+def restore_by_hand(name: Any) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str, float]]]:
     """Module, optimizer and curve with the numbers of a former checkpoint, set one by one."""
-    tensors, metadata = parsed(BEFORE / f"{name}.safetensors")
-    module = model()
+    tensors, metadata = read_safetensors(BEFORE / f"{name}.safetensors")
+    module = make_model()
     optimizer = make_optimizer(name, module, 0.05, 0.01)
     for parameter, weight in module.named_parameters():
         weight.data = torch.from_numpy(tensors.pop(f"weights.{parameter}"))
@@ -53,7 +53,7 @@ def restored(name: Any) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_resumes_with_the_same_bits_as_from_a_fresh_checkpoint(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module, optimizer, history = restored(name)
+    module, optimizer, history = restore_by_hand(name)
     for kind in ("former", "fresh"):
         (tmp_path / kind / "scratch").mkdir(parents=True)
     shutil.copy(BEFORE / f"{name}.safetensors", tmp_path / "former/scratch" / CHECKPOINT)
@@ -71,7 +71,7 @@ def test_the_state_of_the_optimizer_is_used(tmp_path: Path, name: str) -> None:
     """Without the optimizer's state a training ends elsewhere."""
     (tmp_path / "former/scratch").mkdir(parents=True)
     shutil.copy(BEFORE / f"{name}.safetensors", tmp_path / "former/scratch" / CHECKPOINT)
-    module, optimizer, history = restored(name)
+    module, optimizer, history = restore_by_hand(name)
     optimizer.state.clear()
     (tmp_path / "bare/scratch").mkdir(parents=True)
     save_checkpoint(tmp_path / "bare/scratch" / CHECKPOINT, 5, history, module, optimizer)
@@ -82,11 +82,11 @@ def test_the_state_of_the_optimizer_is_used(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_today_writes_the_same_file(tmp_path: Path, name: str) -> None:
     """Names, numbers, checksum: a team that goes back to 0.1.0 resumes too. A new format must read this one; then this test may go."""
-    module, optimizer, history = restored(name)
+    module, optimizer, history = restore_by_hand(name)
     save_checkpoint(tmp_path / CHECKPOINT, 5, history, module, optimizer)
-    assert parsed(tmp_path / CHECKPOINT)[1] == parsed(BEFORE / f"{name}.safetensors")[1]
+    assert read_safetensors(tmp_path / CHECKPOINT)[1] == read_safetensors(BEFORE / f"{name}.safetensors")[1]
     assert checkpoint_step(BEFORE / f"{name}.safetensors") == 5
-    former, fresh = parsed(BEFORE / f"{name}.safetensors")[0], parsed(tmp_path / CHECKPOINT)[0]
+    former, fresh = read_safetensors(BEFORE / f"{name}.safetensors")[0], read_safetensors(tmp_path / CHECKPOINT)[0]
     assert former.keys() == fresh.keys()
     assert all(np.array_equal(former[key], fresh[key]) for key in former)
     checkpoint = read_checkpoint(BEFORE / f"{name}.safetensors")

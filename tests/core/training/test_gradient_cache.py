@@ -33,7 +33,7 @@ def tower(tiny_encoder: Path) -> Encoder:
     return Encoder(load_transformer(tiny_encoder), Shape(pooling="mean", similarity="cosine"))
 
 
-def contrast(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+def contrastive_loss(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
     loss = F.cross_entropy(queries @ documents.T / 0.05, torch.arange(len(queries)))
     return loss, {"rows": float(len(documents))}
 
@@ -47,7 +47,7 @@ def run(tower: Encoder, batch_tokens: int, graph_tokens: int) -> tuple[dict[str,
     word_VH = tower.transformer.get_input_embeddings().weight
     sparse: list[bool] = []  # after each chunk
     hook = word_VH.register_post_accumulate_grad_hook(lambda word: sparse.append(word.grad.is_sparse))
-    metrics = read_figures(cached_backward(sides, contrast, batch_tokens, Compute(CPU, torch.float32, graph_tokens), (1, 2, 3)))
+    metrics = read_figures(cached_backward(sides, contrastive_loss, batch_tokens, Compute(CPU, torch.float32, graph_tokens), (1, 2, 3)))
     hook.remove()
     assert sparse[0] and not any(sparse[1:]), "the first chunk's gradient is sparse, and made dense before the next"
     assert not tower.transformer.get_input_embeddings().sparse, "the caller's module is as it was"
@@ -60,7 +60,7 @@ def test_equals_a_plain_backward(tower: Encoder, batch_tokens: int) -> None:
     tower.eval()
     queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22, 5, 17, 40], 2)
     tower.zero_grad(set_to_none=True)
-    direct = contrast(tower(*queries.padded(np.array([2, 0, 3, 1]))), tower(*documents.padded(np.array([6, 1, 0, 3, 2, 5]))))[0]
+    direct = contrastive_loss(tower(*queries.padded(np.array([2, 0, 3, 1]))), tower(*documents.padded(np.array([6, 1, 0, 3, 2, 5]))))[0]
     direct.backward()
     expected = {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
     metrics, gradients = run(tower, batch_tokens, 0)
@@ -78,7 +78,7 @@ def test_prompts_that_are_not_pooled_are_left_out_in_training_too(tower: Encoder
 
     def loss(*vectors: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
         vectors_seen.extend(vector.detach().clone() for vector in vectors)
-        return contrast(*vectors)
+        return contrastive_loss(*vectors)
 
     cached_backward([Side(tower, queries, rows), Side(tower, documents, rows)], loss, 45, Compute(CPU, torch.float32), (1, 2, 3))
     for vectors_ND, tokens in zip(vectors_seen, (queries, documents), strict=True):
@@ -93,14 +93,14 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
     for side_tower in towers:
         side_tower.transformer.get_input_embeddings().weight.requires_grad_(not frozen)
     queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22], 2)
-    direct = contrast(towers[0](*queries.padded(np.arange(4))), towers[1](*documents.padded(np.arange(4))))[0]
+    direct = contrastive_loss(towers[0](*queries.padded(np.arange(4))), towers[1](*documents.padded(np.arange(4))))[0]
     direct.backward()
     expected = [{n: p.grad for n, p in side_tower.named_parameters() if p.grad is not None} for side_tower in towers]
     for side_tower in towers:
         side_tower.zero_grad(set_to_none=True)
     cached_backward(
         [Side(towers[0], queries, np.arange(4)), Side(towers[1], documents, np.arange(4))],
-        contrast,
+        contrastive_loss,
         20,
         Compute(CPU, torch.float32, 30),
         (1,),
@@ -162,7 +162,7 @@ def test_kept_graphs_change_nothing_with_dropout(tower: Encoder, graph_tokens: i
 def test_graphs_of_the_last_chunks_are_kept_and_no_more_than_asked_for(tower: Encoder, graph_tokens: int) -> None:
     """Memory is bounded by it: a chunk whose graph is not kept is encoded again, the last one first."""
 
-    def encoded(kept_tokens: int) -> list[tuple[int, bool]]:
+    def encoded_chunks(kept_tokens: int) -> list[tuple[int, bool]]:
         """Tokens of each chunk, padding included, and whether it has a graph, in the order in which they are encoded."""
         calls = list[tuple[int, bool]]()
         hook = tower.register_forward_pre_hook(lambda _, inputs: calls.append((inputs[0].numel(), torch.is_grad_enabled())))
@@ -170,11 +170,11 @@ def test_graphs_of_the_last_chunks_are_kept_and_no_more_than_asked_for(tower: En
         hook.remove()
         return calls
 
-    sizes = [size for size, _ in encoded(10_000)]
+    sizes = [size for size, _ in encoded_chunks(10_000)]
     assert sizes == [36, 40, 30, 44, 24]
     again = [size for n, size in enumerate(sizes) if sum(sizes[n:]) > graph_tokens]
     first = [(size, n >= len(again)) for n, size in enumerate(sizes)]
-    assert encoded(graph_tokens) == first + [(size, True) for size in reversed(again)]
+    assert encoded_chunks(graph_tokens) == first + [(size, True) for size in reversed(again)]
 
 
 def test_dropout_is_on_and_drawn_from_the_key(tower: Encoder) -> None:
@@ -193,11 +193,11 @@ def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         tower.zero_grad(set_to_none=True)
 
-        def checked(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+        def check_dtypes(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
             assert queries.dtype == documents.dtype == torch.float32
-            return contrast(queries, documents)
+            return contrastive_loss(queries, documents)
 
-        loss = read_figures(cached_backward(sides, checked, 45, Compute(CPU, dtype), (1, 2, 3)))["loss"]
+        loss = read_figures(cached_backward(sides, check_dtypes, 45, Compute(CPU, dtype), (1, 2, 3)))["loss"]
         gradients = [p.grad for p in tower.parameters() if p.grad is not None]
         assert all(g.dtype == torch.float32 for g in gradients)
         results[dtype] = loss, torch.cat([g.flatten() for g in gradients])

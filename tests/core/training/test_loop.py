@@ -37,12 +37,12 @@ class Killed(Exception):
     pass
 
 
-def model() -> nn.Sequential:
+def make_model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 1))
 
 
-def work(module: nn.Sequential, dies_at: int | None = None, bad_at: int | None = None) -> Steps[int]:
+def make_steps(module: nn.Sequential, dies_at: int | None = None, bad_at: int | None = None) -> Steps[int]:
     def backward(step: int) -> dict[str, float]:
         if step == dies_at:
             raise Killed
@@ -55,12 +55,12 @@ def work(module: nn.Sequential, dies_at: int | None = None, bad_at: int | None =
 
 
 def train(folder: Path, optimizer: str = "adamw", seconds: float = 0.0, clip: float = 1.0, **trouble: int) -> nn.Sequential:
-    module = model()
+    module = make_model()
     (folder / "scratch").mkdir(parents=True, exist_ok=True)
     curves = folder / f"curves{len(list(folder.iterdir()))}"
     curves.mkdir()
     chosen = make_optimizer(optimizer, module, 0.05, 0.01)  # type: ignore[arg-type]
-    fit(module, chosen, work(module, **trouble), Schedule(STEPS, 0.2, clip), Journal("test", folder / "scratch", curves, seconds))
+    fit(module, chosen, make_steps(module, **trouble), Schedule(STEPS, 0.2, clip), Journal("test", folder / "scratch", curves, seconds))
     folder.joinpath("curves").symlink_to(curves)
     folder.joinpath("optimizer").write_text(str({n: t.tolist() for n, t in sorted(state_tensors(module, chosen).items())}))
     return module
@@ -125,12 +125,12 @@ def test_a_loss_that_is_not_finite_is_one_line_and_keeps_the_checkpoint(tmp_path
 
 def test_gradients_are_clipped_before_the_step(tmp_path: Path) -> None:
     """With Lamb's first step w -= lr (...) a clip changes nothing visible; with plain SGD it bounds the step exactly."""
-    module = model()
+    module = make_model()
     before = torch.cat([p.detach().flatten() for p in module.parameters()])
     curves = tmp_path / "curves"
     curves.mkdir()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    fit(module, optimizer, work(module), Schedule(1, 0.0, 1e-3), Journal("test", tmp_path, curves, 1e9))
+    fit(module, optimizer, make_steps(module), Schedule(1, 0.0, 1e-3), Journal("test", tmp_path, curves, 1e9))
     change = (torch.cat([p.detach().flatten() for p in module.parameters()]) - before).norm()
     assert float(change) == pytest.approx(1e-3, rel=1e-3)
 
@@ -138,7 +138,7 @@ def test_gradients_are_clipped_before_the_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its work was sent, and before its figures are read, which waits for it; nothing is drawn that is not trained on."""
-    module, events = model(), list[str]()
+    module, events = make_model(), list[str]()
     optimizer = make_optimizer("adamw", module, 0.05, 0.01)
 
     def draw(step: int) -> str:
@@ -148,17 +148,17 @@ def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_pat
     def backward(step: int, batch: str) -> dict[str, float]:
         assert batch == f"batch {step}"
         events.append(f"work {step}")
-        return work(module)(step)
+        return make_steps(module)(step)
 
-    def watched(figures: dict[str, float]) -> dict[str, float]:
+    def record_read(figures: dict[str, float]) -> dict[str, float]:
         events.append("read")
         return read_figures(figures)
 
     if first:
-        work(module)(0)
+        make_steps(module)(0)
         optimizer.step()
         save_checkpoint(tmp_path / CHECKPOINT, first, [], module, optimizer)
-    monkeypatch.setattr(loop, "read_figures", watched)
+    monkeypatch.setattr(loop, "read_figures", record_read)
     (tmp_path / "curves").mkdir()
     fit(module, optimizer, Steps(draw, backward), Schedule(4, 0.0, 1.0), Journal("test", tmp_path, tmp_path / "curves", 1e9))
     expected = [f"draw {first}"]
@@ -172,18 +172,18 @@ def test_checkpoints_leave_most_of_the_time_to_the_training(monkeypatch: pytest.
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(loop.time, "monotonic", lambda: clock.now)
 
-    def due(pace: loop.Pace, now: float) -> bool:
+    def is_due(pace: loop.Pace, now: float) -> bool:
         clock.now = now
         return pace.due()
 
     pace, always = loop.Pace(10), loop.Pace(0)
-    assert [due(pace, now) for now in (100.0, 109.9, 110.0)] == [False, False, True]
+    assert [is_due(pace, now) for now in (100.0, 109.9, 110.0)] == [False, False, True]
     for context in (pace, always):
         clock.now = 110.0
         with context:
             clock.now = 113.0
-    assert [due(pace, now) for now in (123.0, 172.9, 173.0)] == [False, False, True]
-    assert due(always, 113.0)
+    assert [is_due(pace, now) for now in (123.0, 172.9, 173.0)] == [False, False, True]
+    assert is_due(always, 113.0)
 
 
 def test_curves_hold_every_step(tmp_path: Path) -> None:
@@ -194,9 +194,9 @@ def test_curves_hold_every_step(tmp_path: Path) -> None:
 
 
 def test_optimizer_state_is_restored() -> None:
-    module = model()
+    module = make_model()
     optimizer = make_optimizer("adamw", module, 0.05, 0.01)
-    work(module)(0)
+    make_steps(module)(0)
     optimizer.step()
     restored = make_optimizer("adamw", module, 0.05, 0.01)
     load_state(state_tensors(module, optimizer), module, restored)
@@ -208,7 +208,7 @@ def test_optimizer_state_is_restored() -> None:
 def test_continued_chain_equals_one_long_training(tmp_path: Path, optimizer: str) -> None:
     """Five steps and seven, state and weights through their files, one schedule over both: the twelve steps at once, bit for bit."""
     long_training = train(tmp_path / "whole", optimizer, seconds=1e9)
-    module, steps_before = model(), 0
+    module, steps_before = make_model(), 0
     for steps in (5, 7):
         folder = tmp_path / str(steps)
         (folder / "curves").mkdir(parents=True)
@@ -218,7 +218,7 @@ def test_continued_chain_equals_one_long_training(tmp_path: Path, optimizer: str
             tensors, steps_read = read_state(tmp_path / str(steps_before) / "state")
             assert steps_read == steps_before
             load_state(tensors, module, chosen)
-        one_step = work(module)
+        one_step = make_steps(module)
         fit(
             module,
             chosen,
@@ -251,7 +251,7 @@ class Slope(nn.Module):
         return float(self.left.weight.detach()), float(self.right.weight.detach())
 
 
-def slide(folder: Path, steps: int, schedule: Schedule | None = None, clipped: bool = False, **trouble: Any) -> Slope:
+def train_slope(folder: Path, steps: int, schedule: Schedule | None = None, clipped: bool = False, **trouble: Any) -> Slope:
     """Train with gradients of -3 and -4, but for `trouble`: what is raised, or the gradient or the loss, at a step."""
     module = Slope()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
@@ -282,16 +282,16 @@ def slide(folder: Path, steps: int, schedule: Schedule | None = None, clipped: b
 
 
 def test_only_the_chosen_part_is_clipped(tmp_path: Path) -> None:
-    assert slide(tmp_path / "whole", 1, Schedule(1, 0.0, 1.0)).places() == pytest.approx((0.6, 0.8), rel=1e-5)
-    assert slide(tmp_path / "part", 1, Schedule(1, 0.0, 1.0), clipped=True).places() == pytest.approx((1, 4), rel=1e-5)
-    assert slide(tmp_path / "large", 1, Schedule(1, 0.0, 5.1)).places() == pytest.approx((3, 4))
+    assert train_slope(tmp_path / "whole", 1, Schedule(1, 0.0, 1.0)).places() == pytest.approx((0.6, 0.8), rel=1e-5)
+    assert train_slope(tmp_path / "part", 1, Schedule(1, 0.0, 1.0), clipped=True).places() == pytest.approx((1, 4), rel=1e-5)
+    assert train_slope(tmp_path / "large", 1, Schedule(1, 0.0, 5.1)).places() == pytest.approx((3, 4))
     lines = (tmp_path / "whole/curves0/plots/metrics/train/gradient_norm.tsv").read_text().splitlines()
     assert float(lines[1].split("\t")[1]) == pytest.approx(5), "as it was before"
 
 
 def test_the_learning_rate_of_each_step_is_plotted_and_used(tmp_path: Path) -> None:
     """Steps 2 to 5 of ten, two of them warm-up: 1, 7/8, 6/8, 5/8."""
-    module = slide(tmp_path, 4, Schedule(4, 0.2, 1e9, 2, 10))
+    module = train_slope(tmp_path, 4, Schedule(4, 0.2, 1e9, 2, 10))
     lines = (tmp_path / "curves0/plots/metrics/train/lr.tsv").read_text().splitlines()[1:]
     rates = {int(step): float(rate) for step, rate in (line.split("\t") for line in lines)}
     factor = linear_schedule(10, 0.2)
@@ -314,16 +314,16 @@ def test_long_trainings_plot_some_500_steps_and_the_last(steps: int, count: int)
 def test_numbers_that_are_not_finite_leave_the_weights_of_the_step_before(trouble: dict[str, Any], tmp_path: Path) -> None:
     """Although no checkpoint was due."""
     with pytest.raises(UserError, match=r"^slide: step 3: loss .*, gradient norm .*, expected finite values; decrease lr"):
-        slide(tmp_path, 6, seconds=1e9, **trouble)
+        train_slope(tmp_path, 6, seconds=1e9, **trouble)
     assert checkpoint_step(tmp_path / CHECKPOINT) == 3
     checkpoint = read_checkpoint(tmp_path / CHECKPOINT)
     assert checkpoint is not None and checkpoint[0]["weights.left.weight"].item() == pytest.approx(9)
     assert [point["step"] for point in json.loads(checkpoint[1]["history"])] == [0, 1, 2]
-    assert slide(tmp_path, 6).places() == pytest.approx((18, 24), rel=1e-5), "a resumed training goes on from there"
+    assert train_slope(tmp_path, 6).places() == pytest.approx((18, 24), rel=1e-5), "a resumed training goes on from there"
 
 
 def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:
-    def spoiled(module: Slope) -> Validation:
+    def spoil_weights(module: Slope) -> Validation:
         def measure() -> float:
             module.right.weight.data.fill_(math.nan)
             return 0.0
@@ -331,7 +331,7 @@ def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:
         return Validation("validation/x", measure, 2, keep_best=False)
 
     with pytest.raises(UserError, match="step 2: loss nan"):
-        slide(tmp_path, 6, seconds=1e9, loss={2: math.nan}, validation=spoiled)
+        train_slope(tmp_path, 6, seconds=1e9, loss={2: math.nan}, validation=spoil_weights)
     assert not (tmp_path / CHECKPOINT).exists()
 
 
@@ -342,17 +342,17 @@ def test_weights_that_were_measured_before_a_bad_loss_are_not_measured_again(tmp
         return Validation("validation/x", lambda: steps_measured.append(round(module.places()[0] / 3)) or 0.5, 1, keep_best=False)
 
     with pytest.raises(UserError, match="step 3: loss nan"):
-        slide(tmp_path, 6, loss={3: math.nan}, validation=validation)
-    slide(tmp_path, 6, validation=validation)
+        train_slope(tmp_path, 6, loss={3: math.nan}, validation=validation)
+    train_slope(tmp_path, 6, validation=validation)
     assert steps_measured == [0, 1, 2, 3, 4, 5, 6]
     lines = (sorted(tmp_path.glob("curves*"))[-1] / "plots/metrics/validation/x.tsv").read_text().splitlines()
     assert len(lines) == 1 + 7
 
 
 def test_no_checkpoint_is_written_after_the_last_step(tmp_path: Path) -> None:
-    slide(tmp_path / "several", 4)
+    train_slope(tmp_path / "several", 4)
     assert checkpoint_step(tmp_path / "several" / CHECKPOINT) == 3
-    slide(tmp_path / "one", 1)
+    train_slope(tmp_path / "one", 1)
     assert not (tmp_path / "one" / CHECKPOINT).exists()
 
 
@@ -367,15 +367,15 @@ def test_a_killed_training_with_a_validation_ends_as_an_undisturbed_one(
     def validation(module: Slope) -> Validation:
         return Validation("validation/x", lambda: values[round(module.places()[0] / 3)], 1, patience=patience)
 
-    undisturbed = slide(tmp_path / "whole", 6, validation=validation)
+    undisturbed = train_slope(tmp_path / "whole", 6, validation=validation)
     assert undisturbed.places() == pytest.approx((15, 20) if patience is None else (6, 8))
     line = capsys.readouterr().out.splitlines()[-1]
     best, value, last = (5, 0.9, 0.2) if patience is None else (2, 0.5, 0.4)
     assert line == f"slide: best validation/x {value:.4f} after {best} steps, last {last:.4f}; the weights after {best} steps are kept"
     if dies_at < (6 if patience is None else 4):
         with pytest.raises(Killed):
-            slide(tmp_path / "killed", 6, validation=validation, dies_at=dies_at)
-    assert slide(tmp_path / "killed", 6, validation=validation).places() == undisturbed.places()
+            train_slope(tmp_path / "killed", 6, validation=validation, dies_at=dies_at)
+    assert train_slope(tmp_path / "killed", 6, validation=validation).places() == undisturbed.places()
     assert capsys.readouterr().out.splitlines()[-1] == line
     last_curves = sorted((tmp_path / "killed").glob("curves*"))[-1]
     assert folder_digest(last_curves) == folder_digest(tmp_path / "whole/curves0")

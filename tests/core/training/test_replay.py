@@ -39,25 +39,25 @@ def test_a_draw_is_a_function_of_its_seed_and_a_smaller_share_is_part_of_a_large
 
 
 @pytest.fixture
-def ids(tmp_path: Path) -> Path:
+def id_file(tmp_path: Path) -> Path:
     path = tmp_path / "ids.parquet"
     write_table(path, IDS, [pa.table([[f"q{n}" for n in range(90)]], schema=IDS)])
     return path
 
 
-def test_a_state_lists_what_its_weights_know(tmp_path: Path, ids: Path) -> None:
+def test_a_state_lists_what_its_weights_know(tmp_path: Path, id_file: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / KNOWN).write_text(json.dumps(["q2", "q3", "gone", "q8", "q4"]))  # q4 is known, and no longer asked
-    queries, line = replayed_from(tmp_path / "first", QUERIES, ids, share=0.34, seed=1, key="rounds.a")
+    queries, line = replayed_from(tmp_path / "first", QUERIES, id_file, share=0.34, seed=1, key="rounds.a")
     assert len(queries) == 8 and {1, 5, 13, 21, 34, 55, 89} < set(queries.tolist())
     assert line == "7 new queries, and 1 of 3 known ones (replay 0.34)"
-    assert replayed_from(None, QUERIES, ids, share=1, seed=1, key="rounds.a") == (pytest.approx(QUERIES), "")
+    assert replayed_from(None, QUERIES, id_file, share=1, seed=1, key="rounds.a") == (pytest.approx(QUERIES), "")
 
 
-def test_a_share_of_what_nobody_knows_is_refused(tmp_path: Path, ids: Path) -> None:
+def test_a_share_of_what_nobody_knows_is_refused(tmp_path: Path, id_file: Path) -> None:
     for state in (None, tmp_path):
         with pytest.raises(UserError, match=r"^params.yaml: rounds.a.replay: found 0.5, but its first weights do not say which queries"):
-            replayed_from(state, QUERIES, ids, share=0.5, seed=1, key="rounds.a")
+            replayed_from(state, QUERIES, id_file, share=0.5, seed=1, key="rounds.a")
     (tmp_path / KNOWN).write_text(json.dumps([f"q{query}" for query in QUERIES]))
     with pytest.raises(UserError, match=r"^params.yaml: adore.b.replay: found 0, and no training query is new, so none is left; raise it$"):
-        replayed_from(tmp_path, QUERIES, ids, share=0, seed=1, key="adore.b")
+        replayed_from(tmp_path, QUERIES, id_file, share=0, seed=1, key="adore.b")

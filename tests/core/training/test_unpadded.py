@@ -50,7 +50,7 @@ def towers(tiny_encoder: Path) -> Callable[[str, float], Encoder]:
     return make
 
 
-def made_tokens(pad: int) -> Tokens:
+def random_tokens(pad: int) -> Tokens:
     rng, offsets = np.random.default_rng(1), np.cumsum([0, *LENGTHS])
     flat = rng.integers(5, 600, size=int(offsets[-1]), dtype=np.uint16)
     return Tokens(flat, offsets, np.arange(len(LENGTHS), dtype=np.int32), Path(), pad, 16, "", "")
@@ -63,7 +63,7 @@ def gradients(tower: Encoder) -> Gradients:
 @pytest.mark.parametrize("name", ["mean", "cls", "xlm-roberta", "xlm-roberta cls"])
 def test_vectors_and_gradients_are_those_with_padding(name: str, towers: Callable[[str], Encoder]) -> None:
     tower = towers(name)
-    tokens, rows = made_tokens(tower.transformer.config.pad_token_id), np.array([4, 0, 5, 1, 2, 3])
+    tokens, rows = random_tokens(tower.transformer.config.pad_token_id), np.array([4, 0, 5, 1, 2, 3])
     ids_BL, mask_BL = tokens.padded(rows)
     draw = torch.randn(len(rows), tower.width, generator=torch.Generator().manual_seed(2))
     expected_BD = copy.deepcopy(tower)(ids_BL, mask_BL)
@@ -88,7 +88,7 @@ def test_vectors_and_gradients_are_those_with_padding(name: str, towers: Callabl
 
 
 def test_hidden_states_are_those_with_padding(towers: Callable[[str], Encoder]) -> None:
-    tower, tokens = towers("mean"), made_tokens(0)
+    tower, tokens = towers("mean"), random_tokens(0)
     ids_BL, mask_BL = tokens.padded(np.arange(len(LENGTHS)))
     rows = [ids_BL[row, :length].numpy() for row, length in enumerate(LENGTHS)]
     expected_BLH = copy.deepcopy(tower).transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state * mask_BL.unsqueeze(2)
@@ -99,14 +99,14 @@ def test_hidden_states_are_those_with_padding(towers: Callable[[str], Encoder]) 
 
 
 def sides_of(tower: Encoder) -> list[Side]:
-    return [Side(tower, made_tokens(0), rows) for rows in (np.arange(len(LENGTHS)), np.arange(len(LENGTHS)))]
+    return [Side(tower, random_tokens(0), rows) for rows in (np.arange(len(LENGTHS)), np.arange(len(LENGTHS)))]
 
 
 def contrast(vectors_BD: torch.Tensor, again_BD: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return torch.nn.functional.cross_entropy(5 * vectors_BD @ again_BD.T, torch.arange(len(vectors_BD), device=GPU)), {}
 
 
-def trained(tower: Encoder, graph_tokens: int, batch_tokens: int) -> tuple[float, Gradients]:
+def loss_and_gradients(tower: Encoder, graph_tokens: int, batch_tokens: int) -> tuple[float, Gradients]:
     """The loss and the gradients of a step in bfloat16 on the stand-in."""
     with fake_gpu():
         tower = copy.deepcopy(tower).to(GPU)
@@ -139,26 +139,26 @@ def cosine(left: Gradients, right: Gradients) -> float:
 
 def test_a_step_is_that_with_padding_but_for_rounding(towers: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
     tower = towers("mean")
-    loss, actual = trained(tower, 1000, 1000)
+    loss, actual = loss_and_gradients(tower, 1000, 1000)
     assert all(gradient.dtype == torch.float32 for gradient in actual.values())
     monkeypatch.setattr(gradient_cache.Unpadded, "of", lambda *_: None)
-    padded_loss, expected = trained(tower, 1000, 1000)
+    padded_loss, expected = loss_and_gradients(tower, 1000, 1000)
     assert loss == pytest.approx(padded_loss, rel=0.005)
     assert actual.keys() == expected.keys() and cosine(actual, expected) > 0.999
 
 
 def test_a_second_pass_draws_the_same_dropout(towers: Callable[[str, float], Encoder]) -> None:
     tower = towers("mean", 0.3)
-    kept_graphs, recomputed = trained(tower, 1000, 16), trained(tower, 0, 16)
+    kept_graphs, recomputed = loss_and_gradients(tower, 1000, 16), loss_and_gradients(tower, 0, 16)
     assert kept_graphs[0] == recomputed[0]
     assert all((kept_graphs[1][name] == recomputed[1][name]).all() for name in kept_graphs[1])
-    assert trained(towers("mean", 0.0), 0, 16)[0] != recomputed[0], "there was dropout"
+    assert loss_and_gradients(towers("mean", 0.0), 0, 16)[0] != recomputed[0], "there was dropout"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int, towers: Callable[[str], Encoder]) -> None:
     tower = towers("mean")
-    loss, expected = trained(tower, 1000, 1000)
+    loss, expected = loss_and_gradients(tower, 1000, 1000)
 
     def rank(gang: Gang) -> tuple[float, Gradients]:
         with FakeGpu():  # a mode is of one thread
@@ -176,7 +176,7 @@ def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int,
 
 def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder]) -> None:
     tower_a, tower_b = towers("mean"), towers("mean")
-    tokens, rows = made_tokens(0), np.arange(len(LENGTHS))
+    tokens, rows = random_tokens(0), np.arange(len(LENGTHS))
     shared, separate = ([Side(tower_a, tokens, rows), Side(tower, tokens, rows[1:])] for tower in (tower_a, tower_b))
     (chunk,) = make_chunks(shared, {tower_a}, 1000, 1)
     assert [s for s, _ in chunk.parts] == [0, 1] and chunk.size == sum(LENGTHS) + sum(LENGTHS[1:])
@@ -195,7 +195,7 @@ def test_without_ranks_all_texts_are_one_chunk(
     """It is encoded once, or again where its graph was not kept."""
     counts, vectors = list[int](), Unpadded.vectors
     monkeypatch.setattr(Unpadded, "vectors", lambda self, texts: counts.append(sum(len(rows) for _, rows in texts)) or vectors(self, texts))
-    trained(towers("mean"), graph_tokens, 1000)
+    loss_and_gradients(towers("mean"), graph_tokens, 1000)
     assert counts == [2 * len(LENGTHS)] * passes
 
 

@@ -69,8 +69,8 @@ def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.
     try:
         with open_workers(Runtime(engine="ray", address=ray_cluster.address, workers="all", threads=1)) as workers:
             assert (workers.runtime.device, workers.count) == ("cuda", 2)
-            assert workers.agreed(piecework.bind) in ("5", "7")
-            bindings = list(workers.each(piecework.bound, range(20)))
+            assert workers.agreed(piecework.first_gpu) in ("5", "7")
+            bindings = list(workers.each(piecework.process_and_gpus, range(20)))
             assert all(first == last for _, first, last in bindings), "the GPU that Ray counts as used"
             assert len({gpu for _, gpu, _ in bindings}) == len({process for process, _, _ in bindings}) <= 2
             monkeypatch.setattr(cluster, "_kinds", piecework.two_kinds)
@@ -78,7 +78,7 @@ def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.
                 UserError,
                 match=r"^the Ray cluster: found GPUs of several kinds \(.*: kind 5, kind 7\), expected one kind; choose those of each node",
             ):
-                workers.agreed(piecework.bind)
+                workers.agreed(piecework.first_gpu)
     finally:
         ray_cluster.shutdown()
 
@@ -94,10 +94,10 @@ def test_work_waits_for_room_and_no_longer_than_there_can_be_some(
             monkeypatch.setattr(cluster, "ROOM_SECONDS", 2.0)
 
             @workers.ray.remote(num_cpus=1)
-            def other() -> None:
+            def occupy_node() -> None:
                 time.sleep(8)
 
-            other_task = other.remote()
+            other_task = occupy_node.remote()
             work, results = Work(tmp_path / "log", seconds=0.2), []
             with pytest.raises(
                 UserError, match=r"^the Ray cluster: found room for 0 workers, and for no more after 2 s, expected room for 1; start a node"
@@ -143,12 +143,12 @@ def test_a_node_that_dies_costs_its_pieces_in_flight(tmp_path: Path, monkeypatch
 def test_two_nodes_one_of_which_dies_encode_what_one_process_does(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole stage, and the others that have workers, on what is left of the cluster."""
     import tasks.encode.__main__ as stage
-    from tests.core.workers.test_stages import STAGES, made, small_pieces
+    from tests.core.workers.test_stages import STAGES, make_pieces_small, run_and_digest
 
-    small_pieces(small, monkeypatch)
+    make_pieces_small(small, monkeypatch)
     monkeypatch.setattr("tasks.bm25.pieces.QUERIES", 7)
     stages = [*STAGES, "bm25"]
-    digests = {name: made(small, name, "") for name in stages}
+    digests = {name: run_and_digest(small, name, "") for name in stages}
     ray_cluster, (_, second) = start(monkeypatch, 2)
     paths, real = list[Path](), stage._save
 
@@ -162,7 +162,7 @@ def test_two_nodes_one_of_which_dies_encode_what_one_process_does(small: Any, mo
         monkeypatch.setattr(stage, "_save", save)
         runtime = f"engine: ray\nworkers: all\naddress: {ray_cluster.address}\n"
         for name in stages:
-            assert made(small, name, runtime) == digests[name]
+            assert run_and_digest(small, name, runtime) == digests[name]
         assert len(paths) > 8
     finally:
         ray_cluster.shutdown()
@@ -194,10 +194,10 @@ def test_addresses_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster._connected("auto")
     monkeypatch.delenv("RAY_ADDRESS")
 
-    def nobody(_: str) -> str:
+    def find_no_cluster(_: str) -> str:
         raise ConnectionError("Could not find any running Ray instance.\nMore.")
 
-    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address_or_die", nobody)
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address_or_die", find_no_cluster)
     with pytest.raises(UserError, match=r"^runtime.yaml: address: found no Ray cluster that this machine is part of \(Could not find any"):
         cluster._connected("auto")
 
@@ -206,14 +206,14 @@ class AuthenticationError(Exception):
     """As in Ray: derived from no other class of Ray's."""
 
 
-def from_gcs() -> Exception:
+def gcs_error() -> Exception:
     """What Ray raises where the cluster itself refused the token: its own exception is text in the cause."""
     error = ConnectionError("Failed to connect to Ray cluster at head:6379")
     error.__cause__ = RuntimeError("Failed to connect to GCS. Last error: Traceback\nray.exceptions.AuthenticationError: RPC error")
     return error
 
 
-@pytest.mark.parametrize("error", [AuthenticationError("Token authentication is enabled but no token was found.\nMore."), from_gcs()])
+@pytest.mark.parametrize("error", [AuthenticationError("Token authentication is enabled but no token was found.\nMore."), gcs_error()])
 def test_a_cluster_that_wants_a_token(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: Any) -> None:
         raise error

@@ -21,7 +21,7 @@ from tests.piecework import Facts, Work
 
 
 @contextmanager
-def pool(count: int, restarts: int = 3) -> Iterator[Pool]:
+def open_pool(count: int, restarts: int = 3) -> Iterator[Pool]:
     with open_workers(Runtime(device="cpu", workers=count, threads=1, restarts=restarts)) as workers:
         assert isinstance(workers, Pool)
         yield workers
@@ -29,7 +29,7 @@ def pool(count: int, restarts: int = 3) -> Iterator[Pool]:
 
 def test_results_come_in_order_from_workers_that_load_once(tmp_path: Path) -> None:
     work = Work(tmp_path / "log", seconds=0.01, size=300_000)
-    with pool(3) as workers:
+    with open_pool(3) as workers:
         items = [(number, b"y" * 300_000) for number in range(20)]  # larger than a pipe, both ways
         assert [value for value, _ in workers.each(work, items)] == [number**2 for number in range(20)]
         assert Counter(work.attempts()) == dict.fromkeys(range(20), 1)
@@ -48,7 +48,7 @@ def test_pieces_are_taken_as_they_are_needed(tmp_path: Path) -> None:
             numbers.append(number)
             yield number
 
-    with pool(2) as workers:
+    with open_pool(2) as workers:
         results = workers.each(Work(tmp_path / "log"), pieces())
         for turn in range(5):
             assert next(results)[0] == turn**2
@@ -60,7 +60,7 @@ def test_pieces_are_taken_as_they_are_needed(tmp_path: Path) -> None:
 
 def test_a_dead_workers_pieces_are_done_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = Work(tmp_path / "log", seconds=0.02, killed=(4, 9))
-    with pool(2) as workers:
+    with open_pool(2) as workers:
         assert [value for value, _ in workers.each(work, range(16))] == [number**2 for number in range(16)]
     attempts = Counter(work.attempts())
     assert attempts[4] == attempts[9] == 2
@@ -72,7 +72,7 @@ def test_a_dead_workers_pieces_are_done_again(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_piece_that_kills_its_workers_is_given_up(restarts: int, tmp_path: Path) -> None:
     work = Work(tmp_path / "log", killed=(3,), always=True)
-    with pool(2, restarts) as workers, pytest.raises(UserError) as error:
+    with open_pool(2, restarts) as workers, pytest.raises(UserError) as error:
         list(workers.each(work, range(8)))
     assert str(error.value) == (
         f"a worker was killed by signal 9, most likely for lack of memory, and {restarts + 1} of them on the same work (runtime.yaml: "
@@ -86,7 +86,7 @@ def test_a_users_error_is_the_one_without_workers(tmp_path: Path) -> None:
     work = Work(tmp_path / "log", seconds=0.01, wrong=(5, 6, 11))
     with pytest.raises(Missing) as alone_error:
         list(Alone(Runtime()).each(work, range(12)))
-    with pool(3) as workers:
+    with open_pool(3) as workers:
         with pytest.raises(Missing) as error:
             list(workers.each(work, range(12)))
         assert error.value.problem == alone_error.value.problem
@@ -97,7 +97,7 @@ def test_a_users_error_is_the_one_without_workers(tmp_path: Path) -> None:
 
 
 def test_workers_agree_or_are_refused(tmp_path: Path) -> None:
-    with pool(3) as workers:
+    with open_pool(3) as workers:
         assert workers.agreed(Facts(tmp_path / "same")) == "kind 0"
         assert (tmp_path / "same").read_text() == "xxx", "each was asked"
         with pytest.raises(
@@ -110,19 +110,19 @@ def test_workers_end_with_their_stage(tmp_path: Path) -> None:
     """The stage is killed with SIGKILL: the kernel ends its workers."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     stage = subprocess.Popen([sys.executable, "-m", "tests.piecework", str(tmp_path)], env=environment)
-    until(lambda: len(list(tmp_path.iterdir())) == 2)
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
     stage.kill()
     stage.wait()
-    until(lambda: not any(running(int(file.name)) for file in tmp_path.iterdir()))
+    wait_until(lambda: not any(is_running(int(file.name)) for file in tmp_path.iterdir()))
 
 
-def running(process: int) -> bool:
+def is_running(process: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     return False
 
 
-def until(condition: Any) -> None:
+def wait_until(condition: Any) -> None:
     ends = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < ends

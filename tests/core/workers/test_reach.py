@@ -15,7 +15,7 @@ from tasks.core.workers.reach import reach_all
 HERE = "127.0.0.1"
 
 
-def served() -> tuple[Any, str]:
+def start_store() -> tuple[Any, str]:
     store: Any = dist.TCPStore(HERE, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     return store, f"{HERE}:{store.port}"
 
@@ -27,7 +27,7 @@ def closed_port() -> int:
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_ranks_that_reach_one_another(ranks: int) -> None:
-    store, store_address = served()
+    store, store_address = start_store()
     with ThreadPoolExecutor(ranks) as pool:
         for future in [pool.submit(reach_all, store_address, HERE, rank, ranks) for rank in range(ranks)]:
             future.result()
@@ -36,7 +36,7 @@ def test_ranks_that_reach_one_another(ranks: int) -> None:
 
 def test_a_rank_that_another_cannot_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "MEET", timedelta(seconds=5))  # were it not tried, this rank would wait for it
-    store, store_address = served()
+    store, store_address = start_store()
     port = closed_port()
     store.set("reach/1", f"{HERE}:{port}")
     expected = rf"worker 1 of 2 \({HERE}\) cannot reach worker 2 at {HERE}:{port}: .*refused; .*open all ports between the nodes"
@@ -46,7 +46,7 @@ def test_a_rank_that_another_cannot_reach_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_an_address_that_is_not_this_machines_is_not_tried() -> None:
     """As behind NAT: gloo itself may then find a way."""
-    store, store_address = served()
+    store, store_address = start_store()
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(reach_all, store_address, address, rank, 2) for rank, address in enumerate(("192.0.2.1", HERE))]:
             future.result()

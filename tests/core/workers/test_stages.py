@@ -18,11 +18,11 @@ STAGES = ["encode@warmup", "mine@warmup", "retrieve@warmup", "teacher@ce", "rera
 
 @pytest.fixture
 def project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    small_pieces(small, monkeypatch)
+    make_pieces_small(small, monkeypatch)
     return small
 
 
-def small_pieces(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_pieces_small(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work of a few rows each, so that there is some for everyone."""
     monkeypatch.setattr(import_module("tasks.encode.__main__"), "boundaries", partial(boundaries, mean_rows=5))
     monkeypatch.setattr(core_queries, "HELD", 1)
@@ -32,7 +32,7 @@ def small_pieces(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     small.set("mine.warmup.search", "embeddings")
 
 
-def made(project: Any, stage: str, runtime: str) -> dict[str, str]:
+def run_and_digest(project: Any, stage: str, runtime: str) -> dict[str, str]:
     """The digests of a stage's outs with other settings; nothing of an earlier run is reused."""
     shutil.rmtree(project.folder / ".retemper", ignore_errors=True)
     shutil.rmtree(project.folder / "again", ignore_errors=True)
@@ -45,8 +45,8 @@ def made(project: Any, stage: str, runtime: str) -> dict[str, str]:
 
 
 def test_two_workers_encode_what_one_does(project: Any) -> None:
-    expected = made(project, "encode@warmup", "")
-    assert expected and made(project, "encode@warmup", "workers: 2") == expected
+    expected = run_and_digest(project, "encode@warmup", "")
+    assert expected and run_and_digest(project, "encode@warmup", "workers: 2") == expected
     leftovers = [path for path in (project.folder / ".retemper").rglob("*.npy") if "now" in path.parts]
     assert not leftovers, "what workers wrote was moved"
 
@@ -54,7 +54,7 @@ def test_two_workers_encode_what_one_does(project: Any) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("stage", STAGES)
 def test_any_number_of_workers_makes_what_one_makes(stage: str, project: Any) -> None:
-    expected = made(project, stage, "")
+    expected = run_and_digest(project, stage, "")
     assert expected
     for count in (2, 3):
-        assert made(project, stage, f"workers: {count}") == expected
+        assert run_and_digest(project, stage, f"workers: {count}") == expected

@@ -79,8 +79,8 @@ def test_two_ranks_compute_the_step_of_one(tmp_path: Path, tiny_encoder: Path) -
     torch.set_num_threads(1)
     for folder in ("alone/rounded", "alone/exact", "gang/rounded", "gang/exact"):
         (tmp_path / folder).mkdir(parents=True)
-    gangs.both_steps(tiny_encoder, tmp_path / "alone", CPU)
-    together(partial(gangs.both_steps, tiny_encoder, tmp_path / "gang"), RUNTIME, 2, scratch=tmp_path, outs=[], what="steps")
+    gangs.save_steps(tiny_encoder, tmp_path / "alone", CPU)
+    together(partial(gangs.save_steps, tiny_encoder, tmp_path / "gang"), RUNTIME, 2, scratch=tmp_path, outs=[], what="steps")
     for kind in ("rounded", "exact"):
         chunks = load_file(tmp_path / f"alone/{kind}/chunks-0.safetensors")
         parts = [load_file(tmp_path / f"gang/{kind}/chunks-{rank}.safetensors") for rank in (0, 1)]
@@ -92,14 +92,14 @@ def test_two_ranks_compute_the_step_of_one(tmp_path: Path, tiny_encoder: Path) -
         assert steps[0].keys() == steps[1].keys() == alone.keys(), "weights without a gradient have none"
         assert all(torch.equal(steps[0][name], steps[1][name]) for name in alone), "every rank has the same bits"
         assert torch.equal(steps[0]["loss"], alone["loss"])
-        assert 0 < relative(steps[0], alone) <= (1e-6 if kind == "rounded" else 1e-14), "summed in another order"
-    direct = plain_gradients(tiny_encoder)
+        assert 0 < relative_distance(steps[0], alone) <= (1e-6 if kind == "rounded" else 1e-14), "summed in another order"
+    direct = reference_gradients(tiny_encoder)
     steps = load_file(tmp_path / "gang/exact/step-0.safetensors")
     assert direct.keys() == steps.keys() - {"loss"}
-    assert relative(steps, direct) <= 1e-10
+    assert relative_distance(steps, direct) <= 1e-10
 
 
-def plain_gradients(model: Path) -> dict[str, torch.Tensor]:
+def reference_gradients(model: Path) -> dict[str, torch.Tensor]:
     """By one forward and one backward pass of all texts in float64."""
     torch.set_default_dtype(torch.float64)
     tower, (queries, documents) = gangs.tower_and_sides(model, exact=True)
@@ -109,7 +109,7 @@ def plain_gradients(model: Path) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in tower.named_parameters() if p.grad is not None}
 
 
-def relative(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+def relative_distance(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """The distance of two gradients over the length of the second, over all weights: a key's bias has none but rounding."""
     squared_error = sum(float((actual[name] - gradient).double().square().sum()) for name, gradient in expected.items())
     return math.sqrt(squared_error / sum(float(gradient.double().square().sum()) for gradient in expected.values()))
@@ -154,23 +154,23 @@ def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
-    def shared(**settings: Any) -> tuple[int, int | None]:
+    def ranks_and_threads(**settings: Any) -> tuple[int, int | None]:
         with ranks.open_ranks(Runtime(**settings), "fp32") as opened_ranks:
             assert (opened_ranks.together is None) == (opened_ranks.count == 1)
             assert opened_ranks.counted == ([] if opened_ranks.count == 1 else [{"ranks": opened_ranks.count}])
             return opened_ranks.count, opened_ranks.runtime.threads
 
-    assert shared(workers=3) == (3, 2)
-    assert shared(workers=9) == (9, 1)
-    assert shared(workers=3, threads=5) == (3, 5)
-    assert shared(workers="all") == (1, None)
-    assert shared(workers="all", threads=3) == (2, 3)
+    assert ranks_and_threads(workers=3) == (3, 2)
+    assert ranks_and_threads(workers=9) == (9, 1)
+    assert ranks_and_threads(workers=3, threads=5) == (3, 5)
+    assert ranks_and_threads(workers="all") == (1, None)
+    assert ranks_and_threads(workers="all", threads=3) == (2, 3)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert shared(workers="all") == (4, 2)
-    assert shared(workers=2, device="cuda", threads=1) == (2, 1)
-    assert shared(workers=5) == (4, 2)
-    assert shared(workers=9, device="cpu") == (9, 1)
+    assert ranks_and_threads(workers="all") == (4, 2)
+    assert ranks_and_threads(workers=2, device="cuda", threads=1) == (2, 1)
+    assert ranks_and_threads(workers=5) == (4, 2)
+    assert ranks_and_threads(workers=9, device="cpu") == (9, 1)
     with pytest.raises(UserError, match=r"runtime.yaml: device: found cuda:1 with workers: 2, expected auto, cuda, or cpu"):
-        shared(workers=2, device="cuda:1")
-    assert shared(workers=1, engine="ray") == (1, None), "one trains here"
-    assert shared() == (1, None)
+        ranks_and_threads(workers=2, device="cuda:1")
+    assert ranks_and_threads(workers=1, engine="ray") == (1, None), "one trains here"
+    assert ranks_and_threads() == (1, None)

@@ -48,7 +48,7 @@ BEIR: dict[str, str | bytes] = {
 }
 
 
-def same(prepare: Prepares, spec: str, folder: Path) -> Written:
+def write_and_compare(prepare: Prepares, spec: str, folder: Path) -> Written:
     """Write the folder, and prepare it and the source."""
     folder.mkdir()
     written = write_beir(read(parse_dataset(spec)), folder)
@@ -64,9 +64,9 @@ def same(prepare: Prepares, spec: str, folder: Path) -> Written:
 
 @pytest.mark.parametrize(("kind", "files"), [("msmarco", MSMARCO), ("csv", CSV), ("beir", BEIR)])
 def test_prepare_gives_the_same_of_the_folder(
-    prepare: Prepares, put: Put, tmp_path: Path, kind: str, files: dict[str, str | bytes]
+    prepare: Prepares, write_files: Put, tmp_path: Path, kind: str, files: dict[str, str | bytes]
 ) -> None:
-    written = same(prepare, f"{kind}:{put(files)}", tmp_path / "out")
+    written = write_and_compare(prepare, f"{kind}:{write_files(files)}", tmp_path / "out")
     assert (written.documents, written.empty) == {"msmarco": (4, 1), "csv": (3, 0), "beir": (2, 0)}[kind]
     assert written.negatives == {"msmarco": 3, "csv": 1, "beir": 1}[kind]
     assert written.white == {"msmarco": 2, "csv": 1, "beir": 0}[kind]
@@ -83,19 +83,19 @@ def test_parquet_and_what_prepare_itself_has_written(prepare: Prepares, tmp_path
     pq.write_table(pa.table(judged), source / "qrels/train.parquet")
     pq.write_table(pa.table({"query-id": ["q2"], "corpus-id": [2], "score": [1]}), source / "qrels/validation.parquet")
     pq.write_table(pa.table({"query-id": ["q1"], "corpus-id": [2]}), source / "negatives.parquet")
-    same(prepare, f"parquet:{source}", tmp_path / "out")
+    write_and_compare(prepare, f"parquet:{source}", tmp_path / "out")
     assert (tmp_path / "out/qrels/train.tsv").read_text() == "query-id\tcorpus-id\tscore\tweight\nq1\t1\t1\t0.3\n"
     corpus = prepare(f"parquet:{source}").folder
-    same(prepare, f"parquet:{corpus}", tmp_path / "again")
+    write_and_compare(prepare, f"parquet:{corpus}", tmp_path / "again")
 
 
 def test_the_default(prepare: Prepares, tmp_path: Path) -> None:
-    written = same(prepare, "demo", tmp_path / "out")
+    written = write_and_compare(prepare, "demo", tmp_path / "out")
     assert written.documents == 10_033 and sum(written.queries.values()) > 9_000
 
 
-def test_documents_alone(put: Put, tmp_path: Path) -> None:
-    folder = put({"corpus.csv": "id,text\nd1,one\n"})
+def test_documents_alone(write_files: Put, tmp_path: Path) -> None:
+    folder = write_files({"corpus.csv": "id,text\nd1,one\n"})
     source = read(parse_dataset(f"csv:{folder}"), needs_qrels=False)
     (tmp_path / "out").mkdir()
     assert write_beir(source, tmp_path / "out").documents == 1
@@ -112,24 +112,26 @@ def test_documents_alone(put: Put, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_splits_that_one_file_of_queries_cannot_serve(put: Put, tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:
+def test_splits_that_one_file_of_queries_cannot_serve(
+    write_files: Put, tmp_path: Path, files: dict[str, str | bytes], message: str
+) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match=message):
-        write_beir(read(parse_dataset(f"msmarco:{put(MSMARCO | files)}")), tmp_path / "out")
+        write_beir(read(parse_dataset(f"msmarco:{write_files(MSMARCO | files)}")), tmp_path / "out")
 
 
-def test_ids_and_texts_that_the_files_cannot_hold(put: Put, tmp_path: Path) -> None:
+def test_ids_and_texts_that_the_files_cannot_hold(write_files: Put, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     table = {"corpus.csv": 'id,text\n"d\t1",one\n', "queries.csv": "id,text\nq1,a\n", "qrels/train.csv": 'query,doc,grade\nq1,"d\t1",1\n'}
     with pytest.raises(UserError, match=r"train.csv:2: found id 'd\\t1', expected no tab or line break"):
-        write_beir(read(parse_dataset(f"csv:{put({**table})}")), tmp_path / "out")
-    half = put({**BEIR, "corpus.jsonl": '{"_id": "1", "text": "\\ud800"}\n'})
+        write_beir(read(parse_dataset(f"csv:{write_files({**table})}")), tmp_path / "out")
+    half = write_files({**BEIR, "corpus.jsonl": '{"_id": "1", "text": "\\ud800"}\n'})
     with pytest.raises(UserError, match=r"corpus.jsonl:1: the text contains half a character"):
         write_beir(read(parse_dataset(f"beir:{half}")), tmp_path / "out")
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
-    def peak(count: int) -> int:
+    def peak_bytes(count: int) -> int:
         def documents() -> Iterator[Document]:
             return (Document(At("x", n), str(n), "", "some words " * 20) for n in range(count))
 
@@ -145,22 +147,26 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
         tracemalloc.stop()
         return bytes_at_peak
 
-    peak(100)
-    assert peak(20_000) < peak(4_000) + 100_000
+    peak_bytes(100)
+    assert peak_bytes(20_000) < peak_bytes(4_000) + 100_000
 
 
-def test_forgotten_records_stay_out(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forgotten_records_stay_out(
+    write_files: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(beir_folder, "read_marks", lambda: {mark("document", "d4"): "document"})
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"source": f"msmarco:{put(MSMARCO)}", "folder": str(tmp_path / "out")})))
+    monkeypatch.setattr(
+        sys, "stdin", io.StringIO(json.dumps({"source": f"msmarco:{write_files(MSMARCO)}", "folder": str(tmp_path / "out")}))
+    )
     (tmp_path / "out").mkdir()
     beir_folder.main()
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["documents"] == 3
     assert "d4" not in "".join(file.read_text() for file in (tmp_path / "out").rglob("*.*sv"))
 
 
-def test_the_process(put: Put, tmp_path: Path) -> None:
+def test_the_process(write_files: Put, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    question = json.dumps({"source": f"csv:{put(CSV)}", "folder": str(tmp_path / "out")})
+    question = json.dumps({"source": f"csv:{write_files(CSV)}", "folder": str(tmp_path / "out")})
     command = [sys.executable, "-m", "tasks.prepare.commands.beir_folder"]
     result = subprocess.run(command, input=question, capture_output=True, text=True, check=True)
     assert json.loads(result.stdout.splitlines()[-1]) == {

@@ -39,12 +39,12 @@ def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: py
     opened: list[str] = []
     rows = pairs.rows
 
-    def counted(file: Path, columns: str) -> Any:
+    def record_opened(file: Path, columns: str) -> Any:
         opened.append(file.name)
         return rows(file, columns)
 
     for module in (pairs, pairs_batch):
-        monkeypatch.setattr(module, "rows", counted)
+        monkeypatch.setattr(module, "rows", record_opened)
     source = pairs_batch.read(parse_dataset(f"pairs:{tmp_path}/new.csv"), parse_dataset(f"pairs:{tmp_path}/faq.csv"))
     (tmp_path / "out").mkdir()
     pairs_batch.write(source, tmp_path / "out")

@@ -24,13 +24,13 @@ SYSTEMS += ["data/indexes/warmup", "--lexical", "data/bm25", "--fusion", "hybrid
 SYSTEMS += ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens", "--query", "unused"]
 
 
-def by_search(model: str, query: str, k: int) -> list[tuple[str, float]]:
+def search_results(model: str, query: str, k: int) -> list[tuple[str, float]]:
     """What `retemper search` finds."""
     results = open_systems(arguments().parse_args(SYSTEMS)).search(query, model, k)
     return list(zip(results.documents, map(float, results.scores), strict=True))
 
 
-def shown(answer: Any) -> list[tuple[str, float]]:
+def hits_of(answer: Any) -> list[tuple[str, float]]:
     return [(hit["id"], hit["score"]) for hit in answer["hits"]]
 
 
@@ -39,19 +39,19 @@ def test_answers_are_those_of_search_and_come_with_texts(serving: Any) -> None:
     with serving() as server:
         for query in QUERIES:
             answer = httpx.get(f"{server.url}/search", params={"q": query, "k": 7}).json()
-            assert shown(answer) == by_search("hybrid", query, 7), "to the last bit"
+            assert hits_of(answer) == search_results("hybrid", query, 7), "to the last bit"
             assert answer["model"] == "hybrid"
             assert [hit["rank"] for hit in answer["hits"]] == list(range(1, len(answer["hits"]) + 1))
             assert all((hit["title"], hit["text"]) == texts[hit["id"]] for hit in answer["hits"])
-            assert shown(httpx.post(f"{server.url}/search", json={"query": query, "k": 7}).json()) == shown(answer)
+            assert hits_of(httpx.post(f"{server.url}/search", json={"query": query, "k": 7}).json()) == hits_of(answer)
         answers = httpx.post(f"{server.url}/search", json={"queries": list(QUERIES), "k": 3}).json()["results"]
-        assert [shown(answer) for answer in answers] == [by_search("hybrid", query, 3) for query in QUERIES]
+        assert [hits_of(answer) for answer in answers] == [search_results("hybrid", query, 3) for query in QUERIES]
         health = httpx.get(f"{server.url}/health").json()
         assert (health["status"], health["model"], health["documents"]) == ("ok", "hybrid", 60)
 
 
 def test_a_swap_under_load_loses_no_request_and_mixes_no_answers(serving: Any, exports: Path) -> None:
-    expected = {(model, query): by_search(model, query, 5) for model in ("hybrid", "warmup") for query in QUERIES}
+    expected = {(model, query): search_results(model, query, 5) for model in ("hybrid", "warmup") for query in QUERIES}
     wrong_answers, models_seen, finished = list[str](), list[str](), threading.Event()
 
     def ask(number: int) -> None:
@@ -60,7 +60,7 @@ def test_a_swap_under_load_loses_no_request_and_mixes_no_answers(serving: Any, e
                 query = QUERIES[number % len(QUERIES)]
                 number += 1
                 answer = client.get(f"{server.url}/search", params={"q": query, "k": 5})
-                if answer.status_code != 200 or shown(answer.json()) != expected[answer.json()["model"], query]:
+                if answer.status_code != 200 or hits_of(answer.json()) != expected[answer.json()["model"], query]:
                     wrong_answers.append(answer.text)
                 models_seen.append(answer.json().get("model", ""))
 
@@ -97,7 +97,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
     with serving() as server:
         replace_link(exports / "current", "broken")
         server.current.look()
-        assert shown(httpx.get(f"{server.url}/search", params={"q": "river", "k": 2}).json()) == by_search("hybrid", "river", 2)
+        assert hits_of(httpx.get(f"{server.url}/search", params={"q": "river", "k": 2}).json()) == search_results("hybrid", "river", 2)
         assert "broken/serving.json: not the record of an export" in httpx.get(f"{server.url}/health").json()["problem"]
         assert 'retemper_swaps_total{result="failed"} 1.0' in httpx.get(f"{server.url}/metrics").text
         output = capsys.readouterr().out

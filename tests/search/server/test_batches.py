@@ -30,7 +30,7 @@ class Fake:
 def run(fake: Any, *requests: tuple[Sequence[str], int], most: int = 4, waiting: int = 100) -> list[Any]:
     """The answers to requests that come while the first is being searched."""
 
-    async def all_at_once() -> list[Any]:
+    async def ask_all_at_once() -> list[Any]:
         batches = Batches(lambda: fake, most=most, waiting=waiting)
         running = asyncio.create_task(batches.run())
         tasks = [asyncio.create_task(batches.ask(queries, k)) for queries, k in requests]
@@ -41,7 +41,7 @@ def run(fake: Any, *requests: tuple[Sequence[str], int], most: int = 4, waiting:
         assert batches.queued == 0
         return answers
 
-    return asyncio.run(all_at_once())
+    return asyncio.run(ask_all_at_once())
 
 
 def test_requests_wait_together_and_each_gets_its_own() -> None:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 
 from tasks.search.server import connections, limits
 from tasks.search.server.connections import Bounded, connection_limit
-from tests.loopback import running
+from tests.loopback import serve
 
 LATE = 1.0  # seconds, in place of those of a real server
 PATIENCE = 30  # seconds until a test fails
@@ -29,13 +29,13 @@ def serving(most: int) -> Iterator[tuple[Callable[[], socket.socket], Callable[[
     async def search(request: Request) -> Any:
         return await limits.body(request, limits.Search)
 
-    with running(app, http=Bounded, limit_concurrency=most) as server, ExitStack() as stack:
+    with serve(app, http=Bounded, limit_concurrency=most) as server, ExitStack() as stack:
         address = server.servers[0].sockets[0].getsockname()
         open_one = lambda: stack.enter_context(socket.create_connection(address, PATIENCE))  # noqa: E731
         yield open_one, lambda: len(server.server_state.connections)
 
 
-def answer(connection: socket.socket) -> bytes:
+def read_to_end(connection: socket.socket) -> bytes:
     """All that comes until the server closes; without an end, the test fails by its time-out."""
     return b"".join(iter(lambda: connection.recv(4096), b""))
 
@@ -46,7 +46,7 @@ def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatc
     with serving(10) as (connect, _):
         connection = connect()
         connection.sendall(content)
-        assert answer(connection) == b""
+        assert read_to_end(connection) == b""
 
 
 def test_a_body_that_does_not_come_is_answered_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_body_that_does_not_come_is_answered_and_closed(monkeypatch: pytest.Mo
     with serving(10) as (connect, _):
         connection = connect()
         connection.sendall(HEAD + BODY[:5])
-        response = answer(connection)
+        response = read_to_end(connection)
         assert response.startswith(b"HTTP/1.1 408 ") and b"took more than 1 second" in response
 
 
@@ -65,7 +65,7 @@ def test_the_head_of_a_second_request_is_waited_for_as_long(monkeypatch: pytest.
         assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
         monkeypatch.setattr(connections, "WAIT_SECONDS", LATE)
         connection.sendall(HEAD[:30])
-        assert b"HTTP/1.1 200 " not in answer(connection)
+        assert b"HTTP/1.1 200 " not in read_to_end(connection)
 
 
 def test_more_than_the_most_are_closed_and_those_within_it_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_more_than_the_most_are_closed_and_those_within_it_are_served(monkeypatc
         first, idle, third = connect(), connect(), connect()
         while open_connections() < 3:
             time.sleep(0.01)
-        assert answer(connect()) == b""
+        assert read_to_end(connect()) == b""
         first.sendall(HEAD + BODY)
         assert first.recv(4096).startswith(b"HTTP/1.1 503 "), "uvicorn's own limit counts those that wait, too"
         idle.close()

@@ -28,11 +28,11 @@ def test_a_key_is_complete_or_refused(tmp_path: Path) -> None:
 def test_a_server_that_comes_second_takes_the_key_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
-    def second(source: str, target: Path) -> None:
+    def link_after_another(source: str, target: Path) -> None:
         target.write_bytes(b"k" * 32)
         link(source, target)
 
-    monkeypatch.setattr(os, "link", second)
+    monkeypatch.setattr(os, "link", link_after_another)
     Log(tmp_path / "q.jsonl", "hashed", pytest.fail)
     assert (tmp_path / "q.jsonl.key").read_bytes() == b"k" * 32
 
@@ -48,10 +48,10 @@ def test_a_line_that_a_full_disk_truncates_is_lost_alone(tmp_path: Path, monkeyp
     log.searched(NAME, "third", [], "m")
     assert len(errors) == 1 and errors[0].filename == str(tmp_path / "q.jsonl")
 
-    def read(line: str) -> Any:
+    def query_of(line: str) -> Any:
         try:
             return json.loads(line)["query"]
         except ValueError:
             return None
 
-    assert [read(line) for line in (tmp_path / "q.jsonl").read_text().splitlines()] == ["first", None, "third"]
+    assert [query_of(line) for line in (tmp_path / "q.jsonl").read_text().splitlines()] == ["first", None, "third"]

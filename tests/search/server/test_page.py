@@ -9,7 +9,7 @@ import pytest
 
 from tasks.search.server.app import Settings
 from tasks.search.server.log import Log
-from tests.search.server.test_app import by_search
+from tests.search.server.test_app import search_results
 
 
 @pytest.fixture(params=[(1200, "light"), (390, "dark")], ids=["wide", "phone"])
@@ -28,7 +28,7 @@ def open_page(context: Any, address: str, messages: list[str]) -> Any:
     return tab
 
 
-def found(tab: Any) -> list[str]:
+def hit_ids(tab: Any) -> list[str]:
     return [str(doc) for doc in tab.locator("#hits > li").evaluate_all("all => all.map(one => one.dataset.doc)")]
 
 
@@ -41,8 +41,8 @@ def test_search_and_open_a_result(context: Any, serving: Any, tmp_path: Path) ->
         tab.locator("#text").fill("a river in the north")
         tab.locator("#text").press("Enter")
         tab.locator("#message", has_text="10 results").wait_for()
-        expected = [doc for doc, _ in by_search("hybrid", "a river in the north", 10)]
-        assert found(tab) == expected
+        expected = [doc for doc, _ in search_results("hybrid", "a river in the north", 10)]
+        assert hit_ids(tab) == expected
         assert "hybrid" in tab.locator("#message").inner_text()
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the screen"
         second = tab.locator("#hits > li").nth(1)
@@ -67,7 +67,7 @@ def test_a_key_is_asked_for(context: Any, serving: Any) -> None:
     with serving(Settings(key="open sesame")) as server:
         tab = open_page(context, f"{server.url}/?q=river", [])
         tab.locator("#key").fill("open sesame")
-        assert found(tab) == []
+        assert hit_ids(tab) == []
         tab.locator("#keyed button").click()
         tab.locator("#message", has_text="10 results").wait_for()
         assert not tab.locator("#keyed").is_visible()

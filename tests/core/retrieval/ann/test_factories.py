@@ -139,7 +139,7 @@ FITS = [
 def test_what_does_not_suit_a_width_is_what_faiss_does_not_build(factory: str, width: int) -> None:
     """Against indexes that are built, and what is named in their place builds."""
 
-    def builds(string: str) -> bool:
+    def can_build(string: str) -> bool:
         vectors = np.random.default_rng(0).normal(size=(300, width)).astype(np.float32)
         try:
             index = faiss.index_factory(width, string, faiss.METRIC_INNER_PRODUCT)
@@ -151,9 +151,9 @@ def test_what_does_not_suit_a_width_is_what_faiss_does_not_build(factory: str, w
             return False
         return bool((index.search(vectors[:2], 3)[1] >= 0).all())
 
-    assert builds(checked_factory(factory)) == (not width_mismatch(factory, width))
-    if not builds(factory) and (suggestion := nearest_factory(factory, {width})):
-        assert builds(suggestion), suggestion
+    assert can_build(checked_factory(factory)) == (not width_mismatch(factory, width))
+    if not can_build(factory) and (suggestion := nearest_factory(factory, {width})):
+        assert can_build(suggestion), suggestion
 
 
 def test_what_is_named_in_its_place_suits_all_widths() -> None:

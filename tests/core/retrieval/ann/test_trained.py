@@ -12,7 +12,7 @@ from tasks.core.errors import UserError
 from tasks.core.retrieval.ann.build import build_file, trained_empty
 from tasks.core.retrieval.ann.trained import Trained, read_trained, write_trained
 from tasks.index.params import Index
-from tests.index.test_build import WIDTH, draw, write_embeddings
+from tests.index.test_build import WIDTH, draw_vectors, write_embeddings
 
 FACTORIES = (
     *("PQ4x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ4,IVF4,PQ4x4", "OPQ4,PQ4x4fs", "IVF8,PQ4x4fs", "IVF8_HNSW4,Flat", "HNSW8", "HNSW8,SQ8"),
@@ -29,7 +29,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_an_index_filled_again_is_the_same_file(factory: str, tmp_path: Path) -> None:
-    vectors, others = draw(600), draw(90, 1)
+    vectors, others = draw_vectors(600), draw_vectors(90, 1)
     params = Index(factory=factory, nprobe=2, ef_search=16, k_factor=3)
     embeddings = write_embeddings(tmp_path / "e", vectors, [100, 1, 499])
     build_file(embeddings, params, tmp_path / "first")
@@ -50,7 +50,7 @@ def test_an_index_filled_again_is_the_same_file(factory: str, tmp_path: Path) ->
 
 
 def test_a_trained_index_that_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
-    index = trained_empty(write_embeddings(tmp_path / "e", draw(300), [300]), Index(factory="PQ4x4"))
+    index = trained_empty(write_embeddings(tmp_path / "e", draw_vectors(300), [300]), Index(factory="PQ4x4"))
     path = tmp_path / "t"
     with pytest.raises(
         UserError, match=r"^params.yaml: adore.a.quantizer: found given, but \S+/t does not exist; expected an encoder with"
