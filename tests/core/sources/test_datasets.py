@@ -184,12 +184,18 @@ def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (absent.kind, absent.folder, absent.revision) == ("hub", None, None)
     assert encoder_files(absent) == () and encoder_versions(absent) == {}
     commit = "0123456789abcdef0123456789abcdef01234567"
-    cache = touch(tmp_path / "models--org--model", f"snapshots/{commit}/config.json", "refs/main")
+    cache = touch(
+        tmp_path / "models--org--model",
+        f"snapshots/{commit}/config.json",
+        f"snapshots/{commit}/model.safetensors",
+        f".no_exist/{commit}/modules.json",
+        "refs/main",
+    )
     (cache / "refs" / "main").write_text(commit)
     encoder = parse_encoder("org/model")
     assert (encoder.folder, encoder.revision) == (cache / "snapshots" / commit, commit)
-    cached_file = try_to_load_from_cache("org/model", "config.json", cache_dir=tmp_path)
-    assert [str(file) for file in encoder_files(encoder)] == [cached_file]
+    cached_files = [try_to_load_from_cache("org/model", name, cache_dir=tmp_path) for name in ("config.json", "model.safetensors")]
+    assert [str(file) for file in encoder_files(encoder)] == cached_files
     before = encoder_files(encoder)
     touch(cache, f"snapshots/{commit}/pytorch_model.bin", f"snapshots/{commit}/README.md", f"snapshots/{commit}/onnx/model.onnx")
     assert encoder_files(encoder) == before, "files that a download would not fetch are ignored"

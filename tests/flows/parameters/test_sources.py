@@ -310,6 +310,8 @@ def write_hub_model(cache: Path, *names: str) -> None:
     for name in ("config.json", "model.safetensors", *names):
         (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
         (snapshot / name).write_text(name)
+    (cache / "models--org--model/.no_exist/0123").mkdir(parents=True, exist_ok=True)
+    (cache / "models--org--model/.no_exist/0123/modules.json").touch()
     (cache / "models--org--model/refs").mkdir(exist_ok=True)
     (cache / "models--org--model/refs/main").write_text("0123")
 
