@@ -298,8 +298,9 @@ class Words(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         return ast.Constant("other words") if isinstance(node.value, str) else node
 
-    def visit_JoinedStr(self, _: ast.JoinedStr) -> ast.AST:
-        return ast.Constant("other words")
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        shown = [part for part in node.values if isinstance(part, ast.FormattedValue)]
+        return ast.JoinedStr([ast.Constant("other words"), *shown])
 
 
 def mutant(text: str, number: int) -> str:
@@ -309,9 +310,9 @@ def mutant(text: str, number: int) -> str:
 
 
 def mutants(text: str) -> Iterator[ast.AST]:
-    """Programs that compute something else: another operator, number or call, outside of messages. They are one tree, changed each time."""
+    """Programs that compute something else: another operator, number or call, but in errors. They are one tree, changed each time."""
     tree = ast.parse(text)
-    hidden = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.JoinedStr) for part in ast.walk(node)}
+    hidden = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
     hidden |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef) for part in annotations(node)}
     for node in (node for node in ast.walk(tree) if id(node) not in hidden):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
@@ -374,7 +375,7 @@ def test_dvc_re_runs_what_reads_a_stage_whose_code_changed(copy: Copy) -> None:
 ALTERED = {
     "tasks.core.stage.code": "KEPT = 3\n",
     "tasks.core.stage.entry": "def input_stamps(words):\n    return {}\n",
-    "tasks.core.errors": "FULL = 'other words'\n",
+    "tasks.core.errors": "FULL = 'other words'\nescaped = printable = redacted = lambda text: FULL\n",
     "tasks.core.stage.progress": "Progress.advance = Progress.close = lambda *_, **__: None\n",
 } | {f"tasks.core.workers.{name}": "AHEAD = GIVEN = GRACE = 1\n" for name in ("attempts", "cluster", "pool", "together")}
 
@@ -388,7 +389,7 @@ def test_neutral_modules_change_no_artifact(small: Any, tmp_path: Path) -> None:
             module.write(f"\n\n{text}")
     assert Reader(code).stage_digests() == Reader(small.folder).stage_digests()
     environment = os.environ | {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
-    for name in ("prepare", "tokenize", "bm25", "encode@warmup"):
+    for name in ("prepare", "tokenize", "bm25", "encode@warmup", "report"):
         command = [sys.executable, *small.commands[name][1:], *small.elsewhere(name, str(tmp_path / "made"))]
         subprocess.run(command, cwd=small.folder, env=environment, check=True, capture_output=True)
         for out in small.outs[name]:

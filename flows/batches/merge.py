@@ -16,8 +16,9 @@ from typing import Any
 
 from flows.batches.pairs_files import origin
 from flows.batches.records import WEIGHT, Files, beir_lines, files_of, lines
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, write_json
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import PATH_KINDS, local_path
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.pairs import file_and_columns

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
 from tasks.core.sources.delimiters import BLANK, declares_delimiter, delimiter_of, is_tabbed

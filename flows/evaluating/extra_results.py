@@ -14,9 +14,10 @@ from flows.pages.measured import SIGNIFICANCE, Section
 from flows.process.display import text_table
 from flows.results.metrics import Metrics, read_metrics
 from tasks.core.charts.page import table
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.metrics.mteb import task_result
+from tasks.core.plurals import counted
 from tasks.core.statistics.tested import Tested
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from flows.experiments.compare import Side, groups_of, rows, side_of
 from flows.experiments.store import PARAMS, Experiment
 from flows.experiments.table import Layout, Setting
-from tasks.core.errors import UserError, counted, printable
+from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import best_of, best_system, is_tie, metric_of
+from tasks.core.plurals import counted
 from tasks.core.statistics.tested import tests_of
 
 Check = Callable[[dict[str, Any]], object]

@@ -18,9 +18,10 @@ from flows.repository.lock import Lock, lock_of, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact_path
-from tasks.core.errors import UserError, counted, printable
+from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import best_system, metric_of
 from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.plurals import counted
 
 PARAMS = "params.yaml"
 REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/([^/]+)")

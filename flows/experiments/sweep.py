@@ -35,9 +35,10 @@ from flows.repository.worktree import (
     tree_place,
 )
 from flows.storage.dvc import TURNS
-from tasks.core.errors import Problem, UserError, counted
+from tasks.core.errors import Problem, UserError
 from tasks.core.files import file_digest, write_text
 from tasks.core.params.sections import read_yaml
+from tasks.core.plurals import counted
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.references import freeze_references, frozen_references
 

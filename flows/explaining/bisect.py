@@ -24,11 +24,12 @@ from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import commit_of, read_blob
 from flows.repository.worktree import SOURCE
-from tasks.core.errors import UserError, counted, printable
+from tasks.core.errors import UserError, printable
 from tasks.core.files import read_json, write_text
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import metric_of
 from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.plurals import counted
 
 FOLDER = Path(".retemper/bisect")
 Z = 1.645  # of a one-sided test at 5 %

@@ -13,7 +13,7 @@ from flows.repository.worktree import SOURCE
 from flows.storage import makings
 from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references, without_digests
 

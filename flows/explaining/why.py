@@ -18,7 +18,8 @@ from flows.process import locks
 from flows.process.display import Display, text_table
 from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
-from tasks.core.errors import UserError, counted, printable
+from tasks.core.errors import UserError, printable
+from tasks.core.plurals import counted
 
 FOLDER = Path(".retemper/why")
 LEVEL = 0.95

@@ -43,8 +43,9 @@ from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
 from flows.team import exposure, gc
 from flows.team.sync import reason
-from tasks.core.errors import DiskError, UserError, counted
+from tasks.core.errors import DiskError, UserError
 from tasks.core.files import write_text
+from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
 
 FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done

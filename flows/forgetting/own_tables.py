@@ -6,8 +6,8 @@ from typing import Any
 
 from flows.process.processes import ask
 from flows.repository.git import git
-from tasks.core.errors import counted
 from tasks.core.params.sections import read_yaml
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import local_path
 from tasks.core.sources.pairs import file_and_columns, is_pairs_file
 

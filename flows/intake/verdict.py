@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.intake.shift import Shift
-from tasks.core.errors import counted
 from tasks.core.files import from_record, read_json, write_json
+from tasks.core.plurals import counted
 
 ACCEPTED, QUARANTINE = Path(".retemper/accepted"), Path(".retemper/quarantine")
 State = Literal["accepted", "quarantined", "being written", "not checked"]

@@ -26,9 +26,9 @@ from tasks.core.charts.page import Cell, page, table
 from tasks.core.charts.vega import Line, Point, curve_lines, figure, legend, lines
 from tasks.core.charts.vega import Span as Bar
 from tasks.core.charts.vega import spans as drawn_spans
-from tasks.core.errors import counted
 from tasks.core.files import read_json, write_text
 from tasks.core.params.sections import read_yaml
+from tasks.core.plurals import counted
 
 REPORT = Path("data/report/report.html")
 SIGNIFICANCE = Path("data/report/significance.json")

@@ -15,7 +15,7 @@ from flows.repository.lock import Lock
 from flows.storage import makings
 from tasks.core.charts.page import Cell, table
 from tasks.core.charts.vega import Node, arcs, figure
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 from tasks.core.stage.frozen import CODE
 
 INTAKE = Path(".retemper/intake.json")  # the last retraining's batches: flows.intake.verdict.Batch

@@ -18,9 +18,10 @@ from flows.process.display import FEW, clock
 from flows.repository.lock import entry_digest, read_lock
 from flows.storage import links, makings
 from flows.storage.cache import cache_folder
-from tasks.core.errors import DiskError, UserError, counted
+from tasks.core.errors import DiskError, UserError
 from tasks.core.files import from_record
 from tasks.core.params.sections import FROZEN, read_parameters
+from tasks.core.plurals import counted
 from tasks.params import Parameters
 
 PREPARE = "prepare"

@@ -19,8 +19,9 @@ from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.storage import cache, forgettings, makings
 from flows.storage.patches import check_by_content, durably
 from flows.team import sync
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.params.runtime import read_runtime
+from tasks.core.plurals import counted
 from tasks.core.stage.frozen import freeze
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")

@@ -24,8 +24,9 @@ from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS, read_metrics
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import local_path
 from tasks.params import Parameters
 

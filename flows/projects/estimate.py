@@ -16,7 +16,8 @@ from flows.parameters.checks import check_file
 from flows.parameters.widths import shaped_width
 from flows.process.display import clock
 from flows.repository.lock import read_lock
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import encoder_files, parse_encoder
 from tasks.params import Parameters
 

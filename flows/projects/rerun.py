@@ -17,8 +17,9 @@ from flows.process.processes import Processes
 from flows.repository.lock import LOCK, read_lock
 from flows.repository.worktree import RUN, equip, link_sources, run_in
 from flows.repository.worktree import SOURCE as SOURCES
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import read_json
+from tasks.core.plurals import counted
 
 MIGRATIONS = "flows.parameters.migrations"
 CHANGES = Path(".retemper/migrations.json")

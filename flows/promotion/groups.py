@@ -8,7 +8,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from flows.promotion import betting
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 from tasks.core.statistics.clusters import Floats, Numbers, by_group, design_effect, group_numbers
 from tasks.core.statistics.paired_tests import no_spread
 

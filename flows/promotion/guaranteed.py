@@ -37,7 +37,8 @@ from flows.promotion import betting
 from flows.promotion.groups import draws
 from flows.promotion.records import Evidence, Promotion, Verdict
 from flows.promotion.vetoes import find_vetoes
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.statistics.confirmation import confirmation_queries
 
 Values = Mapping[str, float]  # by query

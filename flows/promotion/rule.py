@@ -7,8 +7,9 @@ from typing import Any
 
 from flows.intake.settings import FILE
 from flows.promotion.records import Evidence, Promotion, Verdict
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.metrics.added import lower_is_better
+from tasks.core.plurals import counted
 from tasks.core.statistics.confirmation import CLICKED, shuffled
 
 

@@ -18,8 +18,9 @@ from ruamel.yaml.error import YAMLError
 
 from flows.repository.git import git
 from flows.repository.lock import LOCK, Lock
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import write_text
+from tasks.core.plurals import counted
 
 PARAMS = "params.yaml"
 SOURCE = "data/source.json"  # a run updates it, so ours is good enough if both sides changed it

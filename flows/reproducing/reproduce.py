@@ -23,7 +23,8 @@ from flows.reproducing.closeness import distance
 from flows.reproducing.versions import python_of
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
-from tasks.core.errors import USER_ERROR, Problem, UserError, counted
+from tasks.core.errors import USER_ERROR, Problem, UserError
+from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import read_marks
 

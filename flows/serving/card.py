@@ -17,9 +17,10 @@ from flows.repository.lock import Lock, entry_digest, parameters
 from flows.storage import makings
 from flows.storage.cache import cache_of
 from flows.team.lineage import ancestors, sources_of
-from tasks.core.errors import UserError, counted, escaped
+from tasks.core.errors import UserError, escaped
 from tasks.core.files import write_text
 from tasks.core.models.export import Export, read_record
+from tasks.core.plurals import counted
 
 CARD = "README.md"
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # a model's or data set's id on the hub

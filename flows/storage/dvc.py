@@ -37,8 +37,9 @@ from flows.storage.patches import (
 )
 from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from flows.storage.small_files import Place, copy
-from tasks.core.errors import UserError, counted, redacted
+from tasks.core.errors import UserError, redacted
 from tasks.core.files import write_text
+from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import read_marks
 from tasks.core.stage.code import SNAPSHOT, frozen_environment

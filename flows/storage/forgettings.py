@@ -15,7 +15,8 @@ from typing import Any
 from flows.repository.lock import Lock, read_lock
 from flows.storage.cache import listing, object_path, outs
 from flows.storage.small_files import Place, copy
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE, read_marks
 
 FOLDER = "forgotten"  # in a cache or a remote

@@ -22,7 +22,8 @@ from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.lineage import GRAPH
 from flows.team.sync import reason, remote_name, unsent
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 
 DAYS = 7.0
 Load = Callable[[str], Mapping[str, str] | None]  # from a folder's listing to the digests of its files by name; None if it is lost

@@ -27,8 +27,9 @@ from flows.storage import makings
 from flows.storage.cache import cache_folder, file_md5, folder_digest, listing, object_path
 from flows.team.code import Code
 from tasks.core.charts.page import head
-from tasks.core.errors import UserError, counted, printable
+from tasks.core.errors import UserError, printable
 from tasks.core.files import write_text
+from tasks.core.plurals import counted
 from tasks.core.stage.code import PACKAGE
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references

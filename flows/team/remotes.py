@@ -22,8 +22,9 @@ from flows.storage.cache import object_path, objects
 from flows.storage.dvc import PROJECTS, PUSHED, earlier_results, objects_of
 from flows.storage.remote import write_mark
 from flows.team.sync import remedy
-from tasks.core.errors import DiskError, UserError, counted
+from tasks.core.errors import DiskError, UserError
 from tasks.core.files import file_digest, new_file, write_text
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import local_path
 
 CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # committed, and this clone's own

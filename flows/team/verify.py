@@ -11,7 +11,8 @@ from flows.storage import cache
 from flows.storage.dvc import PUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.team.sync import reason
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 
 
 def verify_cache() -> int:

@@ -17,8 +17,9 @@ from flows.watching.runs import Seen, progress_share, seconds_left
 from tasks.core.charts.curves import Curve, load_curves
 from tasks.core.charts.page import ASKS, page, table
 from tasks.core.charts.vega import curve_lines, figure, legend
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import partial_path
+from tasks.core.plurals import counted
 
 LOGS = Path(".retemper/logs")
 LAST_BYTES, LAST_LINES = 8192, 14  # of a log

@@ -15,13 +15,14 @@ from tasks.analyses.overlap import overlap
 from tasks.analyses.pairwise import errors_of, summary
 from tasks.analyses.params import Analysis
 from tasks.core.encoding.encode import encode
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
 from tasks.core.machine.devices import best_batch_tokens, choose_device, move_module
 from tasks.core.metrics.selection import least_grade
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.params.runtime import read_runtime
 from tasks.core.params.sections import load, read_parameters
+from tasks.core.plurals import counted
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import search_embeddings

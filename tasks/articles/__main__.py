@@ -8,10 +8,11 @@ import pyarrow as pa
 
 from tasks.articles.extract import WITH_MARKUP, extract
 from tasks.articles.params import Articles
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import file_stamp, new_folder, write_json
 from tasks.core.machine.processes import cores
 from tasks.core.params.sections import load
+from tasks.core.plurals import counted
 from tasks.core.sources.wikipedia import article_files, parse_articles
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.progress import Progress

@@ -250,10 +250,3 @@ def escaped(text: str) -> str:
 def printable(text: str) -> str:
     """`text` as it may be shown or logged: no secrets from URLs, no control characters."""
     return escaped(redacted(text))
-
-
-def counted(count: int, nouns: str) -> str:
-    """`2 documents without text`, but `1 document without text`. `nouns` begins with a plural."""
-    plural, space, rest = nouns.partition(" ")
-    singular = {"queries": "query", "batches": "batch", "entries": "entry", "searches": "search"}.get(plural, plural.removesuffix("s"))
-    return f"{count:,} {singular if count == 1 else plural}{space}{rest}"

@@ -1,10 +1,11 @@
 """Compute the measures of a system's runs on dev and test: means, and the values of every query."""
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
 from tasks.core.metrics.measures import parse
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.params.sections import load
+from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.evaluate.params import Evaluate
 from tasks.evaluate.split import evaluate_split

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.core.errors import counted
 from tasks.core.files import new_folder, write_json
 from tasks.core.metrics.measures import Qrels
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.params.sections import load, read_parameters
+from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.statistics.clusters import read_groups
 from tasks.core.statistics.groups import read_columns

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import new_folder
 from tasks.core.params.runtime import read_runtime
 from tasks.core.params.sections import load
+from tasks.core.plurals import counted
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_once, search_all, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.entry import parser, stage

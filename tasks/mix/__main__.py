@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import new_folder
 from tasks.core.params.sections import load
+from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.progress import track
 from tasks.core.tables.ids import read_ids

@@ -2,9 +2,9 @@
 
 from contextlib import ExitStack
 
-from tasks.core.errors import counted
 from tasks.core.files import new_folder
 from tasks.core.params.sections import load, read_parameters
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import FILE, read_marks
 from tasks.core.stage.entry import parser, stage

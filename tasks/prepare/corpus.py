@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.machine.processes import cores
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import MAKE_QUERIES
 from tasks.core.stage.progress import track
 from tasks.core.tables.id_sets import Hashes, Ids, hashes

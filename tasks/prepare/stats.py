@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.schemas import SPLITS
 

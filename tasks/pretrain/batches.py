@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.stage.draws import draw_seed, epoch_order
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.chunks import Chunks

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.core.errors import counted
 from tasks.core.files import write_json
 from tasks.core.machine.devices import compute_dtype, kept_tokens
 from tasks.core.models.bi_encoder import save_towers
 from tasks.core.models.mlm_head import find_head, save_head
 from tasks.core.models.projector import save_projector
 from tasks.core.params.runtime import Runtime
+from tasks.core.plurals import counted
 from tasks.core.tokens.chunks import open_chunks
 from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.loop import Journal, Schedule, fit

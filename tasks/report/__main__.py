@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.charts.curves import load_curves, losses_by_kind
-from tasks.core.errors import counted
 from tasks.core.files import new_folder, read_json, write_json, write_text
 from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.selection import least_grade
 from tasks.core.params.sections import load, read_parameters
+from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.statistics.clusters import read_groups
 from tasks.core.statistics.power import WANTED

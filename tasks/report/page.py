@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tasks.core.charts.curves import Curve
 from tasks.core.charts.page import head, percent, scripts, table
 from tasks.core.charts.vega import Interval, Line, Point, curve_lines, figure, intervals, legend, lines
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import PATH_KINDS, parse_dataset
 from tasks.core.statistics.paired_tests import mean_interval
 from tasks.core.statistics.power import WANTED

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 from tasks.report.significance import Pair
 from tasks.report.systems import System
 from tasks.report.weaknesses import Weaknesses, weakness_sentence

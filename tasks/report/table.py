@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.core.errors import counted
 from tasks.core.metrics.added import lower_is_better
+from tasks.core.plurals import counted
 from tasks.report.significance import Pair
 from tasks.report.systems import System
 

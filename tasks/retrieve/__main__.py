@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.core.errors import counted
 from tasks.core.files import new_folder
 from tasks.core.params.sections import load
+from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import MEASURED, RANKED

@@ -3,10 +3,10 @@
 from functools import partial
 from itertools import chain
 
-from tasks.core.errors import counted
 from tasks.core.files import new_folder
 from tasks.core.params.runtime import read_runtime
 from tasks.core.params.sections import load
+from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.judgments import ranked_groups

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, new_folder
 from tasks.core.machine.processes import cores
 from tasks.core.params.sections import load
+from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables import batching

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.references import without_digests
 from tasks.core.tables.ids import Ints

@@ -107,9 +107,11 @@ def shape_towers(towers: Towers, args: Namespace, params: Round) -> None:
     if params.width is not None:
         truncate(towers, params.width, f"params.yaml: rounds.{args.name}.width")
     if params.adapters:
-        print(f"{args.name}: {adapt(towers, params.adapters, params.seed, f'params.yaml: rounds.{args.name}.lora')}")
+        line = adapt(towers, params.adapters, params.seed, f"params.yaml: rounds.{args.name}.lora")
+        print(f"{args.name}: {line}")
     if params.projector != "none":
-        print(f"{args.name}: projector {params.projector}, {add_projector(towers, params.projector, args.init, params.seed)}")
+        line = add_projector(towers, params.projector, args.init, params.seed)
+        print(f"{args.name}: projector {params.projector}, {line}")
 
 
 def training_data(args: Namespace, params: Round, queries: Tokens, documents: Tokens, scratch: Path) -> tuple[TrainingSet, Sample | None]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers
+from tasks.core.plurals import counted
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.folder import Tokens

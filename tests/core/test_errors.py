@@ -16,7 +16,8 @@ from flows.parameters import sources
 from flows.pipeline.stage import Transcript, _reader
 from flows.process.display import Display
 from flows.process.problems import print_problems
-from tasks.core.errors import Problem, UserError, counted, disk_fault, escaped, one_line_errors, printable, redacted
+from tasks.core.errors import Problem, UserError, disk_fault, escaped, one_line_errors, printable, redacted
+from tasks.core.plurals import counted
 
 
 @pytest.mark.parametrize(

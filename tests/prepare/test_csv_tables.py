@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import csv_layout, parse_dataset
 from tasks.prepare.readers.csv_tables import read
 from tasks.prepare.stats import stats_table

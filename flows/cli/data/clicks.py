@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.command import ProjectCommand, group
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 
 app = group()
 

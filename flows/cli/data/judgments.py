@@ -7,7 +7,7 @@ import typer
 
 from flows.cli.command import ProjectCommand, group
 from flows.cli.train.compare import Split
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 
 app = group()
 

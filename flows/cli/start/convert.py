@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.command import group
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 
 if TYPE_CHECKING:
     from flows.converting.convert import Converted

@@ -1,7 +1,7 @@
 """The digest of a stage's code, and the frozen copy of the code that the stage executes.
 
 A digest covers the syntax trees of everything that `python -m tasks.STAGE` can import: its entry point and all direct and
-indirect imports. Comments, docstrings, formatting, function annotations, and the text of messages are excluded, so editing them
+indirect imports. Comments, docstrings, formatting, function annotations, and the words of messages are excluded, so editing them
 re-runs nothing; the modules of NEUTRAL are excluded too. Other files of a package (a page's template) count by their bytes. The
 same code has the same digest under every version of Python.
 """
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tasks.core.errors import UserError
 from tasks.core.files import write_text
@@ -37,7 +37,9 @@ NEUTRAL = {
     "tasks.core.workers.pool": "passes pieces and results between a stage and its processes",
     "tasks.core.workers.together": "starts the ranks of a training, and starts them again; what they compute is their stage's code",
 }
-# Calls whose literal text is shown but never stored (raised exceptions are too), and keywords that contain nothing else.
+# Of text, what counts: "all"; the "values" that an f-string shows, but not its words; or "none".
+Text = Literal["all", "values", "none"]
+# Calls whose literal text is shown but never stored: their "values" count, of raised exceptions "none". Keywords that contain nothing else.
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
 FORM = "2"  # of digests: with form 1, a sweep with --jobs left outs of other parameters in run caches, which must not be found
@@ -182,21 +184,21 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse
 
 
-def _canonical(value: object, with_text: bool = True) -> str:
-    """A syntax tree as text, the same under every version of Python: empty fields and those only for type checkers are omitted.
-
-    Without `with_text`, literal text is ignored.
-    """
+def _canonical(value: object, text: Text = "all") -> str:
+    """A syntax tree as text, the same under every version of Python: empty fields and those only for type checkers are omitted."""
     if isinstance(value, list):
-        return "[" + ",".join(_canonical(part, with_text) for part in value) + "]"
+        return "[" + ",".join(_canonical(part, text) for part in value) + "]"
     if not isinstance(value, ast.AST):
         return repr(value)
-    if not with_text and (isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))):
+    if text != "all" and isinstance(value, ast.JoinedStr):
+        shown = [part.value for part in value.values if isinstance(part, ast.FormattedValue)] if text == "values" else []
+        return f"words{_canonical(shown, text) if shown else ''}"
+    if text != "all" and isinstance(value, ast.Constant) and isinstance(value.value, str):
         return "words"
     if isinstance(value, ast.Raise):
-        with_text = False
-    if isinstance(value, ast.Call) and _name(value.func) in MESSAGES and not _goes_to_a_file(value):
-        with_text = False
+        text = "none"
+    elif isinstance(value, ast.Call) and text == "all" and _name(value.func) in MESSAGES and not _goes_to_a_file(value):
+        text = "values"
     parts = []
     for name in value._fields:
         part: Any = getattr(value, name, None)
@@ -208,7 +210,7 @@ def _canonical(value: object, with_text: bool = True) -> str:
             continue
         if name == "returns" or (name == "annotation" and isinstance(value, ast.arg)):
             continue
-        parts.append(f"{name}={_canonical(part, with_text)}")
+        parts.append(f"{name}={_canonical(part, text)}")
     return f"{type(value).__name__}({','.join(parts)})"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import optimize, stats
 
-from tasks.core.errors import counted
+from tasks.core.plurals import counted
 from tasks.core.statistics.clusters import Numbers, by_group
 from tasks.core.statistics.paired_tests import Floats, no_spread
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import write_json
+from tasks.core.plurals import counted
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.batching import join_batches
 from tasks.core.tables.ids import IDS, Ints, concat_ranges

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import Qrels
+from tasks.core.plurals import counted
 from tasks.core.sources.grades import EXPECTED, is_grade
 from tasks.core.trec.ids import unescape
 

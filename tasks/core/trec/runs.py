@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
 from tasks.core.files import new_file
+from tasks.core.plurals import counted
 from tasks.core.tables.schemas import RANKED
 from tasks.core.trec.ids import NEEDED, escape, unescape
 

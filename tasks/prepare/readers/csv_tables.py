@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import csv_layout
 from tasks.core.sources.delimiters import EITHER, declares_delimiter, delimiter_of, is_tabbed
 from tasks.prepare.readers.lines import grade, read_text_lines, weight

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tasks.core.errors import UserError, counted
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import msmarco_layout
 from tasks.core.trec.ids import WHITE
 from tasks.prepare.readers.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines

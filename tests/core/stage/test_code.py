@@ -56,7 +56,7 @@ SAME = [
     ("def f(a):\n    return a", 'def f(a: "int") -> "int":\n    """Words."""\n    return a'),
     ("raise ValueError('one')", "raise ValueError(f'{two}')"),
     ("print('one', x)", "print('two', x)"),
-    ("p = Progress(f'a {n}', n, 'rows')", "p = Progress('b', n, 'lines')"),
+    ("p = Progress(f'a {n}', n, 'rows')", "p = Progress(f'b: {n}', n, 'lines')"),
     ("a.add_argument('--x', help='one')", "a.add_argument('--x', help='two')"),
     ("x: int = Field(1, description='one')", "x: int = Field(1)"),
     ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a", "from typing import TYPE_CHECKING"),
@@ -66,6 +66,7 @@ OTHER = [
     ("x = a + b", "x = a - b"),
     ("x = 'one'", "x = 'two'"),
     ("f(1)", "g(1)"),
+    ("print(f'one: {f(1)}')", "print(f'one: {f(2)}')"),  # it may change what it is given
     ("print('one', file=handle)", "print('two', file=handle)"),
     ("class P:\n    x: int = 1", "class P:\n    x: float = 1"),  # pydantic reads it
     ("def f(a=1): pass", "def f(a=2): pass"),

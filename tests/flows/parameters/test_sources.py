@@ -306,14 +306,11 @@ def test_every_key_that_names_a_source_is_listed() -> None:
 
 def write_hub_model(cache: Path, *names: str) -> None:
     """The model org/model as huggingface_hub lays it out."""
-    snapshot = cache / "models--org--model/snapshots/0123"
-    for name in ("config.json", "model.safetensors", *names):
-        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
-        (snapshot / name).write_text(name)
-    (cache / "models--org--model/.no_exist/0123").mkdir(parents=True, exist_ok=True)
-    (cache / "models--org--model/.no_exist/0123/modules.json").touch()
-    (cache / "models--org--model/refs").mkdir(exist_ok=True)
-    (cache / "models--org--model/refs/main").write_text("0123")
+    repository = cache / "models--org--model"
+    files = [f"snapshots/0123/{name}" for name in ("config.json", "model.safetensors", *names)]
+    for place in (*files, ".no_exist/0123/modules.json", "refs/main"):
+        (repository / place).parent.mkdir(parents=True, exist_ok=True)
+        (repository / place).write_text("0123" if place == "refs/main" else Path(place).name)
 
 
 def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

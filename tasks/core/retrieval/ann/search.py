@@ -8,8 +8,9 @@ from typing import Any, TextIO
 import faiss
 import numpy as np
 
-from tasks.core.errors import UserError, counted, user_error
+from tasks.core.errors import UserError, user_error
 from tasks.core.files import new_file
+from tasks.core.plurals import counted
 from tasks.core.retrieval.ann.factories import layers, reason
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.stage.progress import Progress, track
