@@ -299,8 +299,7 @@ class Words(ast.NodeTransformer):
         return ast.Constant("other words") if isinstance(node.value, str) else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        shown = [part for part in node.values if isinstance(part, ast.FormattedValue)]
-        return ast.JoinedStr([ast.Constant("other words"), *shown])
+        return ast.JoinedStr([ast.Constant("other words"), *(part for part in node.values if isinstance(part, ast.FormattedValue))])
 
 
 def mutant(text: str, number: int) -> str:
