@@ -1,7 +1,7 @@
 """One round, from the folders it reads to the folders it writes."""
 
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,30 +13,20 @@ from tasks.core.machine.devices import compute_dtype, kept_tokens
 from tasks.core.models.bi_encoder import Towers, interpolate_weights, load_towers, save_towers, temperature_warning, truncate
 from tasks.core.models.projector import add_projector
 from tasks.core.params.runtime import Runtime
-from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.checkpoints import load_state, read_state, save_state
 from tasks.core.training.companions import copy_companions
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Validation, fit
 from tasks.core.training.optimizers import make_optimizer
-from tasks.core.training.replay import replayed_from
-from tasks.train.batches import (
-    TrainingSet,
-    check_training_set,
-    read_training_set,
-    sampled_queries,
-    schedule_of,
-    seen_before,
-    steps_of,
-    with_weights,
-)
+from tasks.train.batches import check_training_set, schedule_of, seen_before, steps_of
 from tasks.train.frozen import Frozen
 from tasks.train.guide import make_guide
+from tasks.train.inputs import Inputs, read_data, steps_before
 from tasks.train.lora import adapt, merge
 from tasks.train.params import Round
 from tasks.train.step import make_step
-from tasks.train.validation import MEASURE, Sample, hold_out, make_validation
+from tasks.train.validation import MEASURE, make_validation
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -56,7 +46,8 @@ def train_round(
 ) -> None:
     """Train the round that the command line `args` names, alone or as a rank of `gang`. In a gang, only the first rank writes."""
     name, dtype = args.name, compute_dtype(device, params.precision)
-    documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
+    inputs = Inputs(args.tokens, args.corpus, args.negatives, args.weights, args.init_state)
+    documents, queries = inputs.documents(), inputs.queries()
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
     shape_towers(towers, args, params)
     module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
@@ -65,29 +56,32 @@ def train_round(
     steps = before = 0
     query_order: dict[str, int] = {}
     if params.steps != 0:
-        data, sample = training_data(args, params, queries, documents, scratch)
+        data = read_data(inputs, params, queries, documents, scratch=scratch, key=f"rounds.{name}")
+        for line in data.notes:
+            print(f"{name}: {line}")
+        print(check_training_set(data.training, params))
         if line := temperature_warning(towers.document.shape, params.temperature):
             print(f"{name}: {line}")
-        steps = steps_of(data, params)
-        if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data, params)):
+        steps = steps_of(data.training, params)
+        if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data.training, params)):
             print(f"{name}: {line}")
         if params.optimizer_from != "fresh":
             tensors, behind = read_state(args.init_state)
             load_state(tensors, module, optimizer)
-            before = behind if params.optimizer_from == "continue" else 0
+            before = steps_before(params, behind)
         schedule = schedule_of(steps, before, params)
         label = f"train {name} ({device.type}, {str(dtype).removeprefix('torch.')})"
         validation = guide = None
-        if sample is not None and params.validate_every:
-            measure = make_validation(towers, queries, documents, sample, device, dtype)
+        if data.held_out is not None and params.validate_every:
+            measure = make_validation(towers, queries, documents, data.held_out, device, dtype)
             validation = Validation(MEASURE, measure, params.validate_every, params.keep == "best", params.patience)
         if params.guide == "init":
             guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
         compute = Compute(device, dtype, kept_tokens(runtime, device, module, towers.document.transformer.config), gang)
-        training_steps = make_step(towers, queries, documents, data, params, compute, before, guide)
+        training_steps = make_step(towers, queries, documents, data.training, params, compute, before, guide)
         journal = Journal(label, scratch, outs.curves, runtime.checkpoint_seconds)
         steps = fit(module, optimizer, training_steps, schedule, journal, validation=validation, gang=gang)
-        query_order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
+        query_order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.training.queries)}
     if gang is not None and not gang.is_first:
         return
     save_state(outs.state, before + steps, module, optimizer, **query_order)
@@ -95,7 +89,7 @@ def train_round(
         copy_companions(args.init_state, outs.state)
     if params.adapters:
         merge(towers)
-    if params.start_share:
+    if params.start_share and params.steps != 0:
         interpolate_weights(towers, load_towers(args.init), params.start_share)
     write_json(outs.curves / "round.json", {"steps": steps})  # without steps there is no curve, and DVC does not keep an empty folder
     texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
@@ -112,25 +106,3 @@ def shape_towers(towers: Towers, args: Namespace, params: Round) -> None:
     if params.projector != "none":
         line = add_projector(towers, params.projector, args.init, params.seed)
         print(f"{args.name}: projector {params.projector}, {line}")
-
-
-def training_data(args: Namespace, params: Round, queries: Tokens, documents: Tokens, scratch: Path) -> tuple[TrainingSet, Sample | None]:
-    """Read the training set, and the sample that is held out for validation, or None.
-
-    The training set has the judged queries with their negatives, except those that are not replayed, held out, or not in the sample.
-    """
-    qrels, sample = args.corpus / "qrels" / "train.parquet", None
-    data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params, scratch)
-    if args.weights and params.positive_ranks is None:
-        data = with_weights(data, queries, documents, qrels, weights=args.weights / "train.parquet")
-    ids, key = queries.folder / "ids.parquet", f"rounds.{args.name}"
-    queries_N, line = replayed_from(args.init_state, data.queries, ids, share=params.replay, seed=params.split_seed, key=key)
-    if line:
-        print(f"{args.name}: {line}")
-    data = replace(data, queries=queries_N)
-    if params.validate_every:
-        data, sample = hold_out(data, params)
-        print(f"{args.name}: validation: {sample.describe(data)}")
-    data = sampled_queries(data, params)
-    print(check_training_set(data, params))
-    return data, sample

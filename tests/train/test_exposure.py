@@ -14,7 +14,7 @@ from tasks.core.tokens.folder import open_tokens
 from tasks.core.training.companions import KNOWN
 from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY
 from tasks.train import exposure, step
-from tasks.train import round as entry
+from tasks.train import inputs as entry
 from tasks.train.batches import Batch
 from tasks.train.params import Round
 
@@ -107,6 +107,7 @@ def test_replay_equals_an_instrumented_run(
     hold_out = entry.hold_out
     monkeypatch.setattr(entry, "hold_out", lambda *inputs: samples.append(hold_out(*inputs)) or samples[0])
     run_stage(project, "train", *arguments(name, negatives, init))
+    monkeypatch.setattr(entry, "hold_out", hold_out)
     trained_steps = json.loads((project / f"out/{name}/curves/round.json").read_text())["steps"]
     params = load(Round, f"rounds.{name}", project / "params.yaml")
     paths = {"tokens": project / "tokens", "corpus": project / "corpus", "negatives": project / negatives, "init-state": state}

@@ -33,6 +33,7 @@ base: {}
 encoders: {known: {source: ./outside}}
 rounds:
   init: {init: base, negatives: none, steps: 0}
+  wide: {init: base, negatives: none, steps: 0, projector: linear, start_share: 0.5}
   warmup: {init: base, negatives: bm25, train_queries: 24, split_seed: 1, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
   watched: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512, validate_every: 5, validation_queries: 8}
   adapted: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-3, batch_tokens: 512, lora: {rank: 4, dropout: 0.1}}
@@ -141,6 +142,8 @@ def test_round_of_zero_steps_keeps_the_encoder_unchanged(project: Path, run_stag
     run_stage(project, "train", *train_arguments("init", "negatives", "init"))
     assert file_digest(project / "init/encoder/model.safetensors") == file_digest(project / "base/model.safetensors")
     assert json.loads((project / "init/encoder/sentence_bert_config.json").read_text())["max_seq_length"] == 32
+    run_stage(project, "train", *train_arguments("wide", "negatives", "wide"))  # nothing was trained, so nothing is averaged
+    assert file_digest(project / "wide/encoder/model.safetensors") == file_digest(project / "base/model.safetensors")
 
 
 def test_all_new_queries_and_a_share_of_those_that_the_encoder_knows(project: Path, run_stage: Any) -> None:
