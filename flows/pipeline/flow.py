@@ -54,10 +54,11 @@ def execute(
 ) -> dict[str, Outcome]:
     """Run the plan as a Prefect flow run; return each stage's outcome, by name. `python`: the environment of a `PreparedPython`.
 
-    With a `gate`, `prepare` runs first, then the gate. If the gate raises a UserError, no other stage begins.
+    With a `gate`, `prepare` and the stages that it needs run first, then the gate. If the gate fails, no other stage begins.
     """
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
+    ungated = plan.graph.upstream_of([splits.STAGE]).stages if gate else stages
     crew = Crew(plan, processes, display, clock, Devices(stages), python, gate)
 
     @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
@@ -81,9 +82,11 @@ def execute(
     def retemper() -> State[None]:
         with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
             futures: dict[str, PrefectFuture[Any]] = {}
-            for name in sorted(stages, key=lambda name: bool(gate) and name != splits.STAGE):
-                gate_stages = [splits.STAGE] if gate and not stages[name].upstream and name != splits.STAGE else []
-                upstream = [futures[other] for other in (*stages[name].upstream, *gate_stages)]
+            for name in sorted(stages, key=lambda name: name not in ungated):
+                awaited = set(stages[name].upstream)
+                if name not in ungated and awaited <= ungated.keys():  # others wait for one of these
+                    awaited.add(splits.STAGE)
+                upstream = [futures[other] for other in sorted(awaited)]
                 futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=upstream)
             for future in futures.values():
                 future.wait()

@@ -28,6 +28,17 @@ PROBE = (
 )
 
 
+REFUSED = """
+import sys
+from flows.cli.main import main
+from flows.pipeline import splits
+def refuse(*_, **__):
+    raise splits.Unfit("beir:raw: found no judged queries")
+splits.check = refuse
+sys.exit(main(check=lambda: None))
+"""
+
+
 def without_server(toy: Any) -> Any:
     return type(toy)(toy.folder, {name: value for name, value in toy.environment.items() if name != "PREFECT_API_URL"})
 
@@ -337,3 +348,16 @@ def test_an_error_outside_a_stages_process_fails_the_stage(
     assert outcome.problem.message.startswith(message)
     log = tmp_path / ".retemper/logs/prepare.log"
     assert log.exists() == message.endswith(".log") and (not log.exists() or "Traceback" in log.read_text())
+
+
+def test_a_stage_of_the_users_own_before_prepare(served: Any, executed: Any) -> None:
+    """It runs before the gate, as `prepare` does, which reads from it; whatever else reads from it waits for the gate."""
+    graph = served.folder / "dvc.yaml"
+    download = "  download: {cmd: 'python step.py data/raw ${first}', deps: [step.py], outs: [data/raw]}\n"
+    other = "  other: {cmd: 'python step.py data/other x data/raw', deps: [data/raw], outs: [data/other]}\n"
+    text = graph.read_text().replace("deps: [step.py]", "deps: [step.py, data/raw]").replace("stages:\n", f"stages:\n{download}{other}")
+    graph.write_text(text)
+    result = served.call("run", "report", "other", script=REFUSED)
+    assert (result.returncode, result.stderr) == (2, "retemper: beir:raw: found no judged queries\n")
+    assert set(served.times()) == {"data/raw", "data/corpus"}
+    assert executed(served.run("report", "other")) == (ALL | {"other"}) - {"prepare"}
