@@ -100,10 +100,16 @@ class Inbox:
         return gone
 
     def is_being_written(self, path: Path) -> bool:
-        """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`."""
-        if path.name.startswith(".") or (path.is_file() and not path.stat().st_size):
+        """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`.
+
+        Also if a file vanished meanwhile: rsync renames each one when it is complete.
+        """
+        try:
+            if path.name.startswith(".") or (path.is_file() and not path.stat().st_size):
+                return True
+            times = [file.stat().st_mtime for file in _files_of(path)]
+        except FileNotFoundError:
             return True
-        times = [file.stat().st_mtime for file in _files_of(path)]
         return not times or abs(time.time() - max(times)) < self.intake.settle_seconds  # far in the future: an archive's time
 
     def stamp(self, path: Path) -> str:
@@ -114,8 +120,14 @@ class Inbox:
             return ""
 
     def source_stamp(self) -> str:
-        """Names, sizes, and times of the source's files: a batch may need a document that the source no longer has."""
-        return " ".join(_stats_of(folder) for folder in self.sources)
+        """Names, sizes, and times of the source's files: a batch may need a document that the source no longer has.
+
+        Empty if a file vanished, so the next run checks the batches again.
+        """
+        try:
+            return " ".join(_stats_of(folder) for folder in self.sources)
+        except FileNotFoundError:
+            return ""
 
     def rules(self) -> str:
         """The rules for what prepare would refuse, as text: the gate's version, parameters of prepare, and what is forgotten."""

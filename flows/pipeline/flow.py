@@ -5,8 +5,9 @@ Import after `flows.pipeline.server.set_environment`. Only names pass between ta
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,13 +28,13 @@ from flows.measuring import environments, timing
 from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
-from flows.pipeline.stage import Slots, devices_needed, find_devices, ray_environment, run_stage, spares_gpus
+from flows.pipeline.stage import LOGS, Slots, devices_needed, find_devices, ray_environment, run_stage, spares_gpus
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
 from flows.results import generations, metrics
 from flows.storage.remote import WARNING
-from tasks.core.errors import DiskError, Problem, UserError, disk_fault
+from tasks.core.errors import DiskError, Problem, UserError, disk_fault, printable
 from tasks.core.files import write_json
 from tasks.core.stage.code import SNAPSHOT
 from tasks.core.stage.entry import SOURCES
@@ -53,10 +54,11 @@ def execute(
 ) -> dict[str, Outcome]:
     """Run the plan as a Prefect flow run; return each stage's outcome, by name. `python`: the environment of a `PreparedPython`.
 
-    With a `gate`, `prepare` runs first, then the gate. If the gate raises a UserError, no other stage begins.
+    With a `gate`, `prepare` and the stages that it needs run first, then the gate. If the gate fails, no other stage begins.
     """
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
+    ungated = plan.graph.upstream_of([splits.STAGE]).stages if gate else stages
     crew = Crew(plan, processes, display, clock, Devices(stages), python, gate)
 
     @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
@@ -80,9 +82,11 @@ def execute(
     def retemper() -> State[None]:
         with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
             futures: dict[str, PrefectFuture[Any]] = {}
-            for name in sorted(stages, key=lambda name: bool(gate) and name != splits.STAGE):
-                gate_stages = [splits.STAGE] if gate and not stages[name].upstream and name != splits.STAGE else []
-                upstream = [futures[other] for other in (*stages[name].upstream, *gate_stages)]
+            for name in sorted(stages, key=lambda name: name not in ungated):
+                awaited = set(stages[name].upstream)
+                if name not in ungated and awaited <= ungated.keys():  # others wait for one of these
+                    awaited.add(splits.STAGE)
+                upstream = [futures[other] for other in sorted(awaited)]
                 futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=upstream)
             for future in futures.values():
                 future.wait()
@@ -142,15 +146,13 @@ class Crew:
             outcome = self._run(name, partial(self._handle_line, name, log, errors=errors))
         except Stopped:
             return None
-        except OSError as error:
-            fault = disk_fault(error)
-            problem = DiskError(f"{name}: {fault}").problem if fault else Problem("stage", f"{name}: {error}", 1)
-            outcome = Outcome("Failed", 0.0, problem.status, problem)
+        except Exception as error:
+            outcome = _failure(name, error)
         if self.gate and name == splits.STAGE and outcome.state != "Failed":
             try:
                 self.gate()
-            except UserError as refused:
-                outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
+            except Exception as error:
+                outcome = _failure(name, error, outcome.seconds)
         if self.processes.stopped:
             return None
         # printed when the run ends
@@ -191,6 +193,28 @@ class Crew:
             errors.append(line)
         else:
             self.display.output(name, line)
+
+
+def _failure(name: str, error: Exception, seconds: float = 0.0) -> Outcome:
+    """The outcome of a stage that an error outside its own process ended. Prefect would keep the error to itself.
+
+    A traceback goes to the stage's log if the user cannot fix the error: it is Prefect's, or a bug of ours.
+    """
+    if isinstance(error, UserError):
+        problem = error.problem
+    elif fault := disk_fault(error):
+        problem = DiskError(f"{name}: {fault}").problem
+    elif isinstance(error, OSError):
+        problem = Problem("stage", f"{name}: {error}", 1)
+    else:
+        log = LOGS / f"{name}.log"
+        with suppress(OSError):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a", encoding="utf-8") as handle:
+                handle.write(printable("".join(traceback.format_exception(error))))
+        message = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        problem = Problem("stage", f"{name}: {message}; its log: {log}", 1, where=name)
+    return Outcome("Failed", seconds, problem.status, problem)
 
 
 def _source_environment(stage: Stage) -> dict[str, str]:

@@ -217,7 +217,7 @@ def _restore_lock(processes: Processes) -> None:
 
 
 def _execute(plan: Plan, processes: Processes, display: Display, *, clock: timing.Clock, gate: Callable[[], None]) -> dict[str, Outcome]:
-    """Run every stage of the plan. A refusal by `gate` is raised before any stage but `prepare` has begun."""
+    """Run every stage of the plan. A refusal by `gate` is raised before any stage but `prepare`, and those it needs, has begun."""
     if plan.changed and splits.STAGE not in plan.changed:
         gate()
     if not plan.changed and not server.is_configured():

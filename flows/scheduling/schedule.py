@@ -37,7 +37,9 @@ STOP_SECONDS = 1.8  # from the signal to the exit, at most
 MARK = "retemper-folder:"  # tag of a deployment, with the digest of its folder
 BANNED = "/%&<>"  # characters that Prefect forbids in a name
 LONGEST = 366 * 24 * 3600  # seconds of an interval
-AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly
+AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly; twice as long after each failure of the server
+SHORT_SECONDS = 60.0  # a runner that lives as long has started well
+MOST_FAILURES = 5  # in a row
 
 
 @dataclass(frozen=True)
@@ -119,32 +121,50 @@ def _start_server() -> Server | None:
 
 
 def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> None:
-    """Keep the runner and our server alive. Returns only if the runner keeps ending, which is a failure."""
-    from flows.scheduling.missed import tidy
-
+    """Keep the runner and our server alive. Returns only if one keeps ending, or Prefect's API is unavailable for minutes: a failure."""
     when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron is not None else f"every {schedule.interval} s"
     print(f"retraining {when} as {FLOW}/{schedule.name}, following {schedule.follow}; Ctrl-C ends it", flush=True)
-    short_runs = 0
-    while short_runs < 5:
-        crashed, missed = tidy(f"{FLOW}/{schedule.name}", "its process was killed; the champion is unchanged")
-        if crashed or missed:
-            print(
-                f"{crashed} killed runs are marked Crashed; {missed} scheduled runs were missed (retemper retrain makes up for them)",
-                flush=True,
-            )
-        started = time.monotonic()
-        runner = threading.Thread(target=_run_runner, args=(schedule, processes), daemon=True)
-        runner.start()
-        while runner.is_alive():
-            runner.join(1.0)
+    runner: threading.Thread | None = None
+    failures, started, pause = 0, 0.0, 0.0
+    while failures < MOST_FAILURES:
+        time.sleep(pause)
+        pause = 0.0
+        try:
             if server and not server.is_alive():
-                print("retemper: warning: Prefect's server ended unexpectedly; restarting it", file=sys.stderr, flush=True)
+                _warn("Prefect's server ended unexpectedly; restarting it")
                 server.start()
                 server.wait()
-        short_runs = short_runs + 1 if time.monotonic() - started < 60 else 0
-        print("retemper: warning: the runner ended unexpectedly; restarting it", file=sys.stderr, flush=True)
-        time.sleep(AGAIN_SECONDS)
-    print("retemper: the runner keeps ending; its output is above", file=sys.stderr, flush=True)
+            if runner is None:
+                _tidy(schedule)
+                runner, started = threading.Thread(target=_run_runner, args=(schedule, processes), daemon=True), time.monotonic()
+                runner.start()
+        except Exception as error:  # from our server, or from Prefect's API, which has many
+            failures, pause = failures + 1, AGAIN_SECONDS * 2**failures
+            _warn(str(error) if isinstance(error, UserError) else f"Prefect: {type(error).__name__}: {error}")
+            continue
+        runner.join(1.0)
+        has_ended = not runner.is_alive()
+        failures = 0 if time.monotonic() - started >= SHORT_SECONDS else failures + has_ended
+        if has_ended:
+            runner, pause = None, AGAIN_SECONDS
+            _warn("the runner ended unexpectedly; restarting it")
+    print("retemper: the runner or Prefect's server keeps ending; the lines above say why", file=sys.stderr, flush=True)
+
+
+def _tidy(schedule: Schedule) -> None:
+    """Correct the records of dead runs, and print how many there were."""
+    from flows.scheduling.missed import tidy
+
+    crashed, missed = tidy(f"{FLOW}/{schedule.name}", "its process was killed; the champion is unchanged")
+    if crashed or missed:
+        print(
+            f"{crashed} killed runs are marked Crashed; {missed} scheduled runs were missed (retemper retrain makes up for them)",
+            flush=True,
+        )
+
+
+def _warn(line: str) -> None:
+    print(f"retemper: warning: {line}", file=sys.stderr, flush=True)
 
 
 def _run_runner(schedule: Schedule, processes: Processes) -> None:

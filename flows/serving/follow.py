@@ -9,7 +9,6 @@ from pathlib import Path
 from flows.champions import machines
 from flows.champions.champion import Champion
 from flows.champions.champion import current as champion_now
-from flows.repository.git import GitFailed
 from flows.serving.export import copy_champion
 from tasks.core.errors import UserError, printable
 from tasks.core.files import new_folder, write_text
@@ -51,7 +50,7 @@ class Follower:
         self._ask_remote()
         try:
             now = champion_now(self._project)
-        except (GitFailed, UserError) as error:
+        except (UserError, OSError) as error:
             return self._note("champion", str(error))
         if now is None or (now.number, now.commit) == (self.number, self._commit):
             return self._note("champion", "")
@@ -81,7 +80,7 @@ class Follower:
             self._fetched = time.monotonic()
             try:
                 problem = machines.peek(self._project) or ""
-            except (GitFailed, UserError) as error:
+            except (UserError, OSError) as error:
                 problem = str(error)
             self._note("remote", problem)
 

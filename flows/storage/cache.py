@@ -143,16 +143,20 @@ def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def recorded_runs(root: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every entry of the run cache in a cache, with its file. Truncated entries are left out."""
+    """Every entry of the run cache in a cache, with its file. Truncated entries are left out: fetched ones are not flushed to the disk."""
     for path in sorted((root / "runs").glob("*/*/*")):
         try:
             text = path.read_text(encoding="utf-8")
             refuse_bomb(text)
             entry = YAML(typ="safe").load(text)
-        except (OSError, YAMLError):
+        except (OSError, YAMLError, ValueError):  # ValueError: half of a character, or a date that does not exist
             continue
-        if isinstance(entry, dict):
+        if isinstance(entry, dict) and _are_outs(entry.get("outs")):
             yield path, entry
+
+
+def _are_outs(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(out, dict) and "path" in out for out in value)
 
 
 def folder_digest(files: Mapping[str, str]) -> str:

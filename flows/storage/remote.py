@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from flows.repository.lock import Lock, read_lock
-from flows.storage.cache import listing, objects, remote_id
+from flows.repository.lock import read_lock
+from flows.storage.cache import listing, objects, outs, recorded_runs, remote_id
 from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_json
 
@@ -141,30 +138,21 @@ def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]
 def artifacts(oids: set[str], root: Path) -> Mapping[str, list[str]]:
     """For each object, the paths of the outs or files that it is: by dvc.lock, else by the runs recorded in the cache `root`."""
     paths: dict[str, list[str]] = {}
-    for locks in (lambda: [read_lock()], lambda: _recorded(root)):
+    for entries in (lambda: read_lock().values(), lambda: (entry for _, entry in recorded_runs(root))):
         missing = oids - set(paths)
-        for lock in locks() if missing else ():
-            for entry in lock.values():
-                for out in entry.get("outs") or []:
-                    for oid, path in _parts(out, root):
-                        if oid in missing and path not in paths.setdefault(oid, []):
-                            paths[oid].append(path)
+        for entry in entries() if missing else ():
+            for out in outs(entry):
+                for oid, path in _parts(*out, root):
+                    if oid in missing and path not in paths.setdefault(oid, []):
+                        paths[oid].append(path)
     return paths
 
 
-def _parts(out: Mapping[str, Any], root: Path) -> Iterator[tuple[str, str]]:
-    oid, path = str(out.get("md5")), str(out.get("path"))
+def _parts(oid: str, path: str, root: Path) -> Iterator[tuple[str, str]]:
+    """An out, and if it is a folder its files: their digests and paths."""
     yield oid, path
-    if oid.endswith(".dir"):
-        yield from ((inner, f"{path}/{name}") for name, inner in listing(root / "files" / "md5", oid).items())
-
-
-def _recorded(root: Path) -> Iterator[Lock]:
-    for path in sorted((root / "runs").glob("*/*/*")):
-        with suppress(OSError, YAMLError):
-            entry = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-            if isinstance(entry, dict):
-                yield {path.name: entry}
+    for name, inner in listing(root / "files" / "md5", oid).items():
+        yield inner, f"{path}/{name}"
 
 
 def _listed(fs: Any, path: str) -> set[str]:

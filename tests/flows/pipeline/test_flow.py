@@ -1,5 +1,6 @@
 """Real runs of a toy project: which stages run, alongside which others, and what is left when something ends early."""
 
+import errno
 import json
 import os
 import re
@@ -12,11 +13,30 @@ from typing import Any
 
 import pytest
 
+from flows.measuring import timing
+from flows.pipeline import flow
+from flows.pipeline.plan import Plan
+from flows.process.display import Display, Outcome
+from flows.process.processes import Processes
+from flows.repository.graph import Graph, Stage
+from tasks.core.errors import UserError
+
 ALL = {"prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report"}
 PROBE = (
     "import sys; from flows.cli.main import main; status = main(check=lambda: None); "
     "print('MODULES', status, sorted({name.partition('.')[0] for name in sys.modules} & {'prefect', 'torch', 'transformers', 'dvc'}))"
 )
+
+
+REFUSED = """
+import sys
+from flows.cli.main import main
+from flows.pipeline import splits
+def refuse(*_, **__):
+    raise splits.Unfit("beir:raw: found no judged queries")
+splits.check = refuse
+sys.exit(main(check=lambda: None))
+"""
 
 
 def without_server(toy: Any) -> Any:
@@ -273,3 +293,71 @@ def test_an_unavailable_configured_server_is_reported_in_one_line(finished_toy: 
     result = toy.call("run")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "retemper: PREFECT_API_URL: no Prefect server answers there (ConnectError); start it, or unset it\n"
+
+
+def test_a_limit_that_does_not_exist_is_named(served: Any, read_states: Any) -> None:
+    """Prefect's error fails the stage that waits for a slot, by name; it was said that Prefect ended the run before the stage."""
+    toy = type(served)(served.folder, served.environment | {"RETEMPER_DEVICE_LIMIT": "nowhere"})
+    result = toy.call("run", "train@a")
+    assert (result.returncode, read_states(result.stdout)) == (1, {"prepare": "Ran", "train@a": "Failed"})
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("retemper: train@a: ConcurrencySlotAcquisitionError: ") and "nowhere" in line, line
+    assert line.endswith("; its log: .retemper/logs/train@a.log") and "Traceback" not in result.stderr
+    assert "Traceback" in (served.folder / ".retemper/logs/train@a.log").read_text()
+
+
+MISTAKE = UserError("runtime.yaml: workers: found none, expected a number")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (MISTAKE, 2, str(MISTAKE)),
+        (KeyError("seconds"), 1, "prepare: KeyError: 'seconds'; its log: .retemper/logs/prepare.log"),
+        (
+            ValueError("https://me:key@host\nends"),
+            1,
+            "prepare: ValueError: https://***@host ends; its log: .retemper/logs/prepare.log",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 1, "prepare: [Errno 12] Cannot allocate memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "prepare: disk: No space left on device; nothing half-written was kept"),
+    ],
+)
+@pytest.mark.parametrize("by_gate", [False, True])
+def test_an_error_outside_a_stages_process_fails_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, message: str, by_gate: bool
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flow.Crew, "_run", (lambda *_: Outcome("Ran", 3.0)) if by_gate else fail)
+    graph = Graph({"prepare": Stage("prepare", (), ())})
+    crew = flow.Crew(
+        Plan(graph, frozenset({"prepare"}), None, False, None),
+        Processes(),
+        Display(),
+        timing.Clock(),
+        flow.Devices(graph.stages),
+        {},
+        fail if by_gate else None,
+    )
+    outcome = crew.bring_up_to_date("prepare", lambda _: None)
+    assert outcome and outcome.problem
+    assert (outcome.state, outcome.seconds, outcome.status) == ("Failed", 3.0 if by_gate else 0.0, status)
+    assert outcome.problem.message.startswith(message)
+    log = tmp_path / ".retemper/logs/prepare.log"
+    assert log.exists() == message.endswith(".log") and (not log.exists() or "Traceback" in log.read_text())
+
+
+def test_a_stage_of_the_users_own_before_prepare(served: Any, executed: Any) -> None:
+    """It runs before the gate, as `prepare` does, which reads from it; whatever else reads from it waits for the gate."""
+    graph = served.folder / "dvc.yaml"
+    download = "  download: {cmd: 'python step.py data/raw ${first}', deps: [step.py], outs: [data/raw]}\n"
+    other = "  other: {cmd: 'python step.py data/other x data/raw', deps: [data/raw], outs: [data/other]}\n"
+    text = graph.read_text().replace("deps: [step.py]", "deps: [step.py, data/raw]").replace("stages:\n", f"stages:\n{download}{other}")
+    graph.write_text(text)
+    result = served.call("run", "report", "other", script=REFUSED)
+    assert (result.returncode, result.stderr) == (2, "retemper: beir:raw: found no judged queries\n")
+    assert set(served.times()) == {"data/raw", "data/corpus"}
+    assert executed(served.run("report", "other")) == (ALL | {"other"}) - {"prepare"}

@@ -1,5 +1,6 @@
 """`retemper serve`: what is refused, what it starts, what it follows; and the real thing under load beside a promotion and a rollback."""
 
+import errno
 import os
 import re
 import signal
@@ -132,6 +133,26 @@ def test_a_remote_that_is_unavailable_is_a_problem_of_its_own(
     follower.look()
     assert not follower.problem.exists()
     assert lines == ["warning: git remote origin: not asked", "warning: tag champion/2: no record"]
+
+
+def test_git_that_cannot_be_started_ends_nothing(crown: Callable[[str], Any], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is short of memory or of file descriptors for a moment."""
+    lines = list[str]()
+    follower = Follower(project, Path(".retemper/serving/0"), lines.append, fetch_seconds=1e-9)
+    follower.begin(crown("warmup"))
+
+    def fork(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", fork)
+        follower.look()
+    assert lines == ["warning: [Errno 12] Cannot allocate memory"] * 2, "for the remote, and for the champion"
+    assert follower.problem.read_text() == "; ".join(["[Errno 12] Cannot allocate memory"] * 2)
+    crown("hybrid")
+    follower.look()
+    assert read_record(follower.link).label == "champion/2 hybrid"
+    assert not follower.problem.exists() and len(lines) == 2
 
 
 def start(project: Path, *words: str, **environment: str) -> tuple[subprocess.Popen[str], str]:

@@ -134,3 +134,23 @@ def test_outs_are_copied_from_the_cache_or_not_at_all(tmp_path: Path) -> None:
     path.unlink()
     assert copied_content("data/tokens") is None, "missing"
     assert copied_content("data/tokens/queries") == {"train": b"train"}
+
+
+def test_an_entry_of_the_run_cache_that_a_power_cut_truncated_is_left_out(tmp_path: Path) -> None:
+    run = "cmd: a\nouts:\n- path: data/a\n  md5: one\n- path: data/ä\n  md5: two\n".encode()
+    date = b"cmd: a\nouts:\n- path: data/a\n  md5: 2026-11-99\n"
+    broken = {
+        "item": run[: run.index(b"th:")],
+        "letter": run[: run.index(b"\xc3") + 1],
+        "outs": run[: run.index(b"\n-")],
+        "zeros": bytes(len(run)),
+        "empty": b"",
+        "date": date,
+        "pathless": b"cmd: a\nouts:\n- md5: one\n",
+    }
+    for name, text in {**broken, "whole": run}.items():
+        path = tmp_path / "runs/ab/abc" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+    runs = {path.name: list(cache.outs(entry)) for path, entry in cache.recorded_runs(tmp_path)}
+    assert runs == {"whole": [("one", "data/a"), ("two", "data/ä")]}
