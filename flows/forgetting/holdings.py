@@ -284,11 +284,12 @@ def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str]
 
 
 def other_shards(folder: Path, clean: Collection[str]) -> Iterator[Path]:
-    """Stored shards, with their companion files, that are not known to be of other documents (`clean`)."""
-    for path in sorted(folder.glob("*.npy")):
-        digest = path.with_suffix(".sha256")
-        if not digest.exists() or digest.read_text(errors="replace") not in clean:
-            yield from (file for suffix in (".npy", ".sha256", ".rows") if (file := path.with_suffix(suffix)).exists())
+    """Files of stored shards that are not known to be of other documents (`clean`), and what killed encodes left: no run is in progress."""
+    for path in sorted(folder.glob("*")):
+        shard, digest = path.with_suffix(".npy"), path.with_suffix(".sha256")
+        is_clean = shard.exists() and digest.exists() and digest.read_text(errors="replace") in clean
+        if path.suffix in (".npy", ".sha256", ".rows", ".partial") and not is_clean:
+            yield path
 
 
 def remote_places(fs: Any, base: str) -> dict[str, str]:

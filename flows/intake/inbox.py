@@ -12,6 +12,7 @@ from pathlib import Path
 from flows.batches.foreseen import settings_of
 from flows.batches.known import Known
 from flows.batches.merge import OUT, absolute, merge_folders
+from flows.intake.gate import may_arrive_later
 from flows.intake.inspection import Inbox, Say
 from flows.intake.settings import Intake
 from flows.intake.verdict import Batch, State, counts, is_news, save
@@ -145,10 +146,13 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
     if path is None or inbox.is_being_written(path):
         names = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
         raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {names}")
-    batch = inbox.verdict(path) or check_folder(intake, source, project, folder=path)
+    batch = inbox.verdict(path)
+    if batch is None or batch.wrong:  # what it lacked may have come, and prepare's parameters may have changed
+        batch = check_folder(intake, source, project, folder=path)
     if batch.wrong:
+        hint = "accept the batch that has it first, " if may_arrive_later(batch.wrong[0]) else ""
         raise UserError(
-            f"batch {name}: cannot be merged: {batch.wrong[0]}; fix the batch, or see prepare in params.yaml for what it may drop"
+            f"batch {name}: cannot be merged: {batch.wrong[0]}; {hint}fix the batch, or see prepare in params.yaml for what it may drop"
         )
     batch = replace(
         batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path), beside=inbox.source_stamp(), rules=""

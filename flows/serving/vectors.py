@@ -65,7 +65,7 @@ def rows(embeddings: Embeddings, documents: Path | None) -> Iterator[pa.Table]:
         for start in range(0, len(block), ROWS):
             part = np.ascontiguousarray(block[start : start + ROWS], dtype=np.float32)
             row_numbers = np.arange(first + start, first + start + len(part))
-            owner = np.asarray(owners[row_numbers[0] : row_numbers[-1] + 1], dtype=np.int64)
+            owner = np.asarray(owners[row_numbers[0] : row_numbers[-1] + 1])  # of the same dtype, or searchsorted would copy all owners
             columns = [
                 pa.array(row_numbers),
                 ids.take(pa.array(owner)),
@@ -84,7 +84,7 @@ class Texts:
         self._batches = read_batches(path, DOCUMENTS, list(TEXTS))
         self._buffer, self._start = pa.schema([DOCUMENTS.field(name) for name in TEXTS]).empty_table(), 0
 
-    def take(self, owners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
+    def take(self, owners: np.ndarray[tuple[int], np.dtype[np.int32]]) -> pa.Table:
         """The rows of ascending `owners`, none of which is below earlier ones."""
         while self._start + len(self._buffer) <= owners[-1]:
             self._buffer = pa.concat_tables([self._buffer, pa.Table.from_batches([next(self._batches)])])

@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.process import locks
@@ -19,6 +20,7 @@ from flows.storage.cache import object_id, object_path, objects, outs, parse_lis
 from flows.storage.cache import recorded_runs as recorded
 from flows.storage.dvc import PROJECTS, objects_of, project_of
 from flows.storage.remote import refuse_unmarked
+from flows.storage.small_files import Place, copy
 from flows.team import remotes as team
 from flows.team.lineage import GRAPH
 from flows.team.sync import reason, remote_name, unsent
@@ -218,13 +220,12 @@ def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool
     try:
         remote = repo.cloud.get_remote(name)
         refuse_unmarked(remote)
-        repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
+        runs = _remote_runs(remote, root, needs)
         fs, base = remote.fs, remote.odb.path
         sizes = _sizes(fs, base) if fs.exists(base) else {}
     except Exception as error:  # from DVC, or any library that talks to remotes
         raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
     places = {oid: path for path in sizes if (oid := remote_id(path))}
-    entries = list(recorded_runs(root, needs))
 
     def listed(oid: str) -> Mapping[str, str]:
         files = parse_listing(fs.fs.cat_file(places[oid]), oid)
@@ -248,8 +249,7 @@ def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool
     needed |= young  # their runs stay with them
     if young:
         tell(f"remote {name}: kept {len(young)} more object{'s' * (len(young) != 1)} that nothing in git needs: younger than {days:g} days")
-    stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
-    stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
+    stale = [place for place, entry in runs.items() if any(oid not in needed for oid, _ in outs(entry))]
     _print_garbage(f"remote {name}", Garbage(garbage, tuple(stale)), {oid: needs.names.get(oid, "") for oid in garbage}, dry=dry, tell=tell)
     unfinished = [path for path in _unfinished(fs, remote.path, sizes) if time.time() - _changed(fs, path) >= max(days, 1) * 86400]
     if unfinished:
@@ -266,6 +266,26 @@ def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool
             if paths:
                 fs.remove(paths)
         get_index(remote.odb).clear()
+
+
+def _remote_runs(remote: Any, root: Path, needs: Needs) -> dict[str, Mapping[str, Any]]:
+    """Every entry of a remote's run cache, by its path there. Those that the cache `root` lacks are not added to it.
+
+    The names of outs, of entries in the cache too, are added to `needs`.
+    """
+    from dvc.fs import LocalFileSystem
+
+    source = Place(remote.fs, remote.fs.join(remote.path, "runs"))
+    names, entries = source.names(), dict[str, Mapping[str, Any]]()
+    with TemporaryDirectory() as folder:
+        here, fetched = (Place(LocalFileSystem(), str(Path(place, "runs"))) for place in (root, folder))
+        copy(source, fetched, sorted(names - here.names()))
+        for place in (here, fetched):
+            for path, entry in recorded_runs(Path(place.folder).parent, needs):
+                name = path.relative_to(place.folder).as_posix()
+                if name in names:
+                    entries[remote.fs.join(source.folder, *name.split("/"))] = entry
+    return entries
 
 
 def _unfinished(fs: Any, place: str, paths: Iterable[str]) -> list[str]:

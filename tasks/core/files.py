@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -106,9 +106,9 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def folder_digest(path: Path) -> str:
-    """SHA-256 over the relative names and bytes of all files below `path`, in name order."""
+def folder_digest(path: Path, digest_of: Callable[[Path], str] = file_digest) -> str:
+    """SHA-256 over the relative names and bytes of all files below `path`, in name order; `digest_of`: the digest of a file."""
     total = hashlib.sha256()
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
-        total.update(f"{file.relative_to(path).as_posix()}\0{file_digest(file)}\n".encode())
+        total.update(f"{file.relative_to(path).as_posix()}\0{digest_of(file)}\n".encode())
     return total.hexdigest()

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.core.files import folder_digest, new_folder
-from tasks.core.models.bi_encoder import document_folder
+from tasks.core.files import new_folder
+from tasks.core.models.bi_encoder import document_digest
 from tasks.core.params.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.params.sections import load
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
@@ -43,7 +43,7 @@ def main() -> None:
         if params.precision == "int8" and not arithmetic.int8:
             print(f"encode.precision: int8: {INT8_NEEDS}; encoding in {arithmetic.name} instead")
         tokens = open_tokens(arguments.tokens)
-        weights = folder_digest(document_folder(arguments.encoder))
+        weights = document_digest(arguments.encoder)
         made_by = _provenance(weights, tokens, params, arithmetic)
         store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
         _warn_of_small_store(store, len(tokens) * arithmetic.width * np.dtype(params.dtype).itemsize, runtime)
@@ -90,6 +90,7 @@ def _provenance(weights: str, tokens: Tokens, params: Encode, arithmetic: Arithm
             tokens.tokenizer,
             tokens.pad,
             tokens.max_length,
+            tokens.prompt,
             code_digest("encode"),
             arithmetic.name if arithmetic.int8 else arithmetic.dtype,
             arithmetic.hardware,

@@ -22,6 +22,8 @@ from tasks.core.tokens.folder import Tokens
 MEAN_ROWS = 4096
 LISTED = 64  # the store is listed once per this many shards; a corpus has thousands
 CHUNK = 65536  # ids held as Python strings at a time
+COMPANIONS = (".rows", ".sha256")  # of a shard's .npy
+WRITING = 3600  # seconds after which a temporary file is taken for that of a killed encode
 
 
 def boundaries(ids: pa.Array | StoredIds, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
@@ -113,6 +115,7 @@ class ShardStore:
             with suppress(FileNotFoundError):  # another encode may remove it first
                 if file not in self.used and (file.name.startswith(family) or file.stat().st_mtime < oldest):
                     _remove(file)
+        self._remove_leftovers(family)
 
     def keep(self, digest: str, vectors: Block, rows: bytes = b"") -> None:
         """Keep a shard, and the digests of its `rows`, if there is room.
@@ -154,6 +157,7 @@ class ShardStore:
         return fits
 
     def _list(self) -> None:
+        self._remove_leftovers()
         shards: list[tuple[float, int, Path]] = []
         for file in self.folder.glob("*.npy"):
             with suppress(FileNotFoundError):
@@ -161,7 +165,22 @@ class ShardStore:
         self.view.bytes_held = sum(bytes_held for _, bytes_held, _ in shards)
         self.view.oldest_last = sorted(shards, reverse=True)
 
+    def _remove_leftovers(self, family: str | None = None) -> None:
+        """Remove what killed encodes left: temporary files, those of `family` at any age, and companions of a shard that is gone."""
+        files = list(self.folder.iterdir()) if self.folder.is_dir() else []
+        shards = {file.stem for file in files if file.suffix == ".npy"}
+        for file in files:
+            with suppress(FileNotFoundError):  # another encode may remove it first
+                if file.suffix == ".partial":
+                    of_family = family is not None and file.name.startswith(f".{family}")
+                    is_left = of_family or file.stat().st_mtime < time.time() - WRITING
+                else:
+                    is_left = file.suffix in COMPANIONS and file.stem not in shards and not file.with_suffix(".npy").exists()
+                if is_left:
+                    file.unlink()
+
 
 def _remove(shard: Path) -> None:
-    for suffix in (".npy", ".sha256", ".rows"):
+    """Remove a shard, last of all its vectors: a store is searched by them, also for what a kill has left of this."""
+    for suffix in (*COMPANIONS, ".npy"):
         shard.with_suffix(suffix).unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.core.files import partial_path
 from tasks.core.tokens.folder import Tokens
 from tasks.encode import shards
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
@@ -227,6 +228,54 @@ def test_forget_removes_unused_shards_of_the_family_and_old_ones_of_others(tmp_p
     assert sorted(file.name for file in store.folder.iterdir()) == [
         f"{name}.{suffix}" for name in ("f-used", "g-new") for suffix in ("npy", "rows", "sha256")
     ]
+
+
+def left_by_kills(store: ShardStore, family: str) -> dict[str, Path]:
+    """What a kill may leave of a shard: its digests without vectors, and vectors under a temporary name, new or a day old."""
+    store.keep(f"{family}-half", vectors(1), b"rows")
+    (store.folder / f"{family}-half.npy").unlink()
+    files = {suffix: store.folder / f"{family}-half.{suffix}" for suffix in ("sha256", "rows")}
+    for age in (0, 86400):
+        files[f"temporary {age}"] = partial_path(store.folder / f"{family}-{age}.npy")
+        files[f"temporary {age}"].write_bytes(b"vectors")
+        os.utime(files[f"temporary {age}"], (time.time() - age,) * 2)
+    return files
+
+
+def test_what_kills_left_is_removed_but_not_what_another_encode_may_be_writing(tmp_path: Path) -> None:
+    store = ShardStore(tmp_path / "store", 10**6)
+    own, others = left_by_kills(store, "f"), left_by_kills(store, "g")
+    ShardStore(tmp_path / "store", 10**6).keep("g-whole", vectors(1), b"rows")
+    (store.folder / "note.txt").touch()
+    remaining = [
+        own["temporary 0"],
+        others["temporary 0"],
+        store.folder / "note.txt",
+        *(store.folder / f"g-whole.{suffix}" for suffix in ("npy", "rows", "sha256")),
+    ]
+    assert sorted(store.folder.iterdir()) == sorted(remaining), "by a listing of the store"
+    others = left_by_kills(store, "g")
+    store.forget("f", 86400)
+    assert sorted(store.folder.iterdir()) == sorted(remaining[1:]), "of one's own family, nothing is left"
+
+
+def test_a_killed_removal_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ShardStore(tmp_path / "store", 10**6).keep("f-a", vectors(1), b"rows")
+    unlink, count = Path.unlink, 0
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", killed)
+        ShardStore(tmp_path / "store", 10**6).forget("f", 100)
+    assert (tmp_path / "store/f-a.npy").exists(), "by which it is found again"
+    ShardStore(tmp_path / "store", 10**6).forget("f", 100)
+    assert not list((tmp_path / "store").iterdir())
 
 
 def test_the_store_is_listed_rarely_and_other_encodes_shards_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from tasks.core.encoding.int8 import has_int8_layers
 from tasks.core.errors import UserError
-from tasks.core.files import folder_digest, write_json
+from tasks.core.files import folder_digest, read_json, write_json
 from tasks.core.machine.devices import Precision, compute_dtype
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
 from tasks.core.retrieval import embeddings
@@ -302,7 +302,7 @@ def test_a_deleted_document_leaves_no_trace(project: Callable[..., Project]) -> 
 
 
 def test_another_query_tower_encodes_no_document_again(project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path) -> None:
-    """An ADORE over these vectors: the document tower is the same, so are the vectors, to the last bit and with the same manifest."""
+    """An ADORE over these vectors, and another query prefix: the document tower, the vectors' bits, and the manifest are the same."""
     encoder, tower, tokenizer = tmp_path / "alone", load_towers(tiny_encoder), load_tokenizer(tiny_encoder)
     trained = load_towers(tiny_encoder).query
     with torch.no_grad():
@@ -310,7 +310,7 @@ def test_another_query_tower_encodes_no_document_again(project: Callable[..., Pr
     encoder.mkdir()
     save_towers(tower, tokenizer, encoder, max_length=24, query_prefix="query: ")
     (tmp_path / "two").mkdir()
-    save_towers(Towers(trained, load_towers(encoder).document), tokenizer, tmp_path / "two", 16)
+    save_towers(Towers(trained, load_towers(encoder).document), tokenizer, tmp_path / "two", 16, query_prefix="other: ")
     workspace = project("p", encoder=encoder)
     digest, total = workspace.run()
     assert workspace.rows == 120 and total > 5
@@ -331,7 +331,7 @@ def vectors_of(workspace: Project) -> dict[str, np.ndarray]:
     return {name: vectors[owners == number] for number, name in enumerate(names)}
 
 
-@pytest.mark.parametrize("change", ["weights", "dtype", "code", "threads"])
+@pytest.mark.parametrize("change", ["weights", "prompt", "dtype", "code", "threads"])
 def test_changes_that_alter_vectors_reuse_no_shard(
     change: str, project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +341,8 @@ def test_changes_that_alter_vectors_reuse_no_shard(
         shutil.copytree(tiny_encoder, tmp_path / "other")
         (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + "\n")
         workspace.encoder = tmp_path / "other"
+    elif change == "prompt":  # other tokens that an encoder may not pool
+        write_json(workspace.folder / "tokens/meta.json", read_json(workspace.folder / "tokens/meta.json") | {"prompt": 2})
     elif change == "dtype":
         workspace.write_params("float16")
     elif change == "code":

@@ -7,6 +7,7 @@ same vectors. Pooling, head, and similarity are read from those module files too
 Shapes: B texts, L tokens, H hidden width, P its multiple after several poolings, D vector width.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from tasks.core.errors import UserError
-from tasks.core.files import read_json
+from tasks.core.files import file_digest, folder_digest, read_json
 from tasks.core.models.folder import (
+    GENERAL,
     MODULE,
     OLD_POOLINGS,
     POOLINGS,
@@ -196,6 +198,19 @@ def document_folder(folder: Path) -> Path:
     return folder / "document" if (folder / ROUTER).exists() else folder
 
 
+def document_digest(folder: Path) -> str:
+    """SHA-256 of the files of the document tower, without prompts: the query's changes no document vector, the document's is in tokens."""
+    tower = document_folder(folder)
+
+    def digest_of(file: Path) -> str:
+        if file != tower / GENERAL:
+            return file_digest(file)
+        settings = {name: value for name, value in read_json(file).items() if name not in ("prompts", "default_prompt_name")}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    return folder_digest(tower, digest_of)
+
+
 def interpolate_weights(towers: Towers, others: Towers, share: float) -> None:
     """Replace the weights of `towers` by (1 - share) times them plus `share` times those of `others`, of the same architecture.
 
@@ -257,7 +272,7 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
         {"idx": i, "name": str(i), "path": path, "type": MODULE + kind} for i, (path, kind) in enumerate(modules)
     ])  # fmt: skip
     _json(folder / "sentence_bert_config.json", {"max_seq_length": shape.max_length, "do_lower_case": False})
-    _json(folder / "config_sentence_transformers.json", {
+    _json(folder / GENERAL, {
         "prompts": {"query": shape.query_prefix, "document": shape.document_prefix}, "default_prompt_name": None,
         "similarity_fn_name": shape.similarity,
     })  # fmt: skip
@@ -273,8 +288,7 @@ def _write_router(folder: Path) -> None:
         routes[name] = list(modules)
     _json(folder / ROUTER, {"types": types, "structure": routes, "parameters": {"default_route": "document", "allow_empty_key": True}})
     _json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": MODULE + "Router"}])
-    general = "config_sentence_transformers.json"
-    _json(folder / general, read_json(folder / "document" / general))
+    _json(folder / GENERAL, read_json(folder / "document" / GENERAL))
 
 
 def _json(path: Path, value: object) -> None:

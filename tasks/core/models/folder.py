@@ -15,6 +15,7 @@ from tasks.core.models.layers import KINDS, Layer, name_of, read_layer
 
 PACKAGE = "sentence_transformers."
 MODULE = f"{PACKAGE}models."
+GENERAL = "config_sentence_transformers.json"  # prompts, similarity, truncate_dim
 ROUTER = "router_config.json"  # present in a folder of two towers
 TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
 POOLINGS = {  # sentence-transformers' current names, in the order in which several named by old keys are joined; and ours
@@ -106,7 +107,7 @@ def read_shape(folder: Path) -> Shape:
     if output not in ("last_hidden_state", ["last_hidden_state"]):
         raise UserError(f"{texts}: found text's method_output_name {output}, expected last_hidden_state")
     max_length = settings.get("max_seq_length")
-    general = folder / "config_sentence_transformers.json"
+    general = folder / GENERAL
     general_settings = read_json(general) if general.exists() else {}
     query_prefix, document_prefix = read_prompts(general_settings)
     path = folder / modules[1]["path"] / "config.json"

@@ -32,7 +32,7 @@ class Manifest:
     width: int
     dtype: str
     shards: list[int]  # rows of each
-    weights: str  # SHA-256 of the encoder folder
+    weights: str  # SHA-256 of the document tower (tasks.core.models.bi_encoder.document_digest)
     tokenizer: str
     max_length: int
     prefix: str

@@ -243,8 +243,9 @@ def freeze_code(project: Path, kept: int = KEPT) -> Path:
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 (temporary / name).write_bytes(content)
             temporary.rename(folder)
-        except FileExistsError:  # another process made it meanwhile
-            pass
+        except OSError:  # a folder that is not empty: another process may have made it meanwhile
+            if not _holds(folder, sources):
+                raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     os.utime(folder)

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,26 @@ def test_the_copy_just_made_survives_others_that_a_clock_has_put_in_the_future(p
     last = freeze_code(project)
     assert (last / "tasks/core/d.py").read_text() == "x = 8\n"
     assert len([*last.parent.iterdir()]) == 8 and not oldest.exists()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_copy_that_another_process_makes_meanwhile_is_used_if_it_is_complete(
+    complete: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def rename_second(own: Path, folder: Path) -> Path:
+        shutil.copytree(own, folder)
+        if not complete:
+            next(path for path in folder.rglob("*.py")).unlink()
+        return rename(own, folder)
+
+    monkeypatch.setattr(Path, "rename", rename_second)
+    if complete:
+        assert [freeze_code(project)] == list((project / ".retemper/code").iterdir())
+    else:
+        with pytest.raises(OSError, match="not empty"):
+            freeze_code(project)
 
 
 def test_a_stage_and_its_child_processes_import_the_frozen_copy(project: Path) -> None:

@@ -88,9 +88,7 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
 
     malformed = batches["02-malformed"]
     file = folder / "02-malformed/corpus.jsonl"
-    assert [line.removeprefix(f"{file}:").partition(": ")[0] for line in malformed.lines] == ["2", "3", "4", "5", "6"], (
-        "each line, by number"
-    )
+    assert [line.removeprefix(f"{file}:").partition(": ")[0] for line in malformed.lines] == ["2", "3", "4", "5", "6"], "by number"
     assert malformed.reason.startswith(f"3 malformed lines: {file}:2: not JSON")
     assert f"{file}:5: id 'd4' is used twice" in malformed.reason
     assert f"{file}:6: document 'd7' has an empty title and text" in malformed.reason
@@ -329,6 +327,10 @@ def test_a_batch_that_needs_another_is_checked_again_when_that_one_changes(proje
     assert [batch.state for batch in take().values()] == ["accepted"] * 3
     (folder / "1").rename(folder / ".1")
     assert [batch.state for batch in take().values()] == ["quarantined", "accepted"]
+    with pytest.raises(UserError, match="; accept the batch that has it first, fix the batch, or see prepare"):
+        accept(RULE, SOURCE, project, name="2")
+    (folder / ".1").rename(folder / "1")
+    assert accept(RULE, SOURCE, project, name="2").state == "accepted", "what it lacked is there again"
 
 
 def test_accepted_batches_are_checked_again_when_the_source_changes(project: Path, take: Any) -> None:

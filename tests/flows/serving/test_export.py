@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,31 @@ def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
     assert table["passage"].to_pylist() == [0, 0, 1, 2, 0, 1]
     assert table["text"].to_pylist() == ["text 0", "text 1", "text 1", "text 1", "text 2", "text 2"]
     assert np.array_equal(np.stack(table["vector"].to_numpy()), drawn)
+
+
+def test_a_part_of_the_vectors_takes_no_copy_of_all_owners(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from flows.serving import vectors
+    from tasks.core.retrieval.embeddings import Manifest, open_embeddings, write_manifest
+    from tasks.core.tables.parquet import write_table
+
+    folder, tokens, count = tmp_path / "embeddings", tmp_path / "tokens", 1 << 20
+    for path in (folder, tokens):
+        path.mkdir()
+    write_table(tokens / "ids.parquet", pa.schema([("id", pa.string())]), [pa.table({"id": ["d0", "d1"]})])
+    np.save(tokens / "owners.npy", np.repeat(np.arange(2, dtype=np.int32), count // 2))
+    np.save(folder / "00000.npy", np.zeros((count, 1), dtype=np.float16))
+    write_manifest(folder, Manifest(count, 1, "float16", [count], "", "", 8, ""), tokens)
+    parts = vectors.rows(open_embeddings(folder), None)
+    next(parts)
+    tracemalloc.start()
+    try:
+        assert next(parts)["passage"][0].as_py() == vectors.ROWS
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * count, "the owners alone, mapped, are 4 bytes each"
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,31 @@ def test_what_failed_pushes_left_on_a_remote_is_removed(root: Path, tmp_path: Pa
     assert all(path.exists() for path in young), "a push may be writing them"
 
 
+def test_runs_that_only_a_remote_has_are_removed_there_and_not_copied_here(root: Path, tmp_path: Path) -> None:
+    project, remote, lines = Collected(root), tmp_path / "remote", list[str]()
+    remotes.add("team", str(remote), [])
+    add_object(remote / "files/md5", project.text, ".dir")
+    oids = {"needed": project.listing, "lost": add_object(remote / "files/md5", b"lost")}
+    for folder, names in ((remote, ("needed", "lost")), (root / ".dvc/cache", ("needed",))):
+        for name in names:
+            path = folder / "runs/ab" / f"ab{name}" / name
+            path.parent.mkdir(parents=True)
+            path.write_text(f"cmd: x\nouts:\n- path: data/{name}\n  hash: md5\n  md5: {oids[name]}\n")
+
+    def names_in(folder: Path) -> set[str]:
+        return {path.name for path in (folder / "runs").glob("*/*/*")}
+
+    gc.collect(True, "team", lines.append, days=0)
+    output = "\n".join(lines)
+    assert "an earlier data/lost" in output
+    assert "remote team: would remove: 1 object, 0.000 MB, 1 recorded run" in output, output
+    assert "cache: would remove: 0 objects, 0.000 MB, 0 recorded runs" in output, output
+    assert (names_in(root / ".dvc/cache"), names_in(remote)) == ({"needed"}, {"needed", "lost"}), "a dry run changes nothing"
+    project.gc("team")
+    assert names_in(root / ".dvc/cache") == names_in(remote) == {"needed"}
+    assert not integrity.object_path(remote / "files/md5", oids["lost"]).exists()
+
+
 def test_what_the_remote_is_still_to_be_sent_stays(
     finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
 ) -> None:
