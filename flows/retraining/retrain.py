@@ -40,27 +40,26 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     """
     display, exports = Display(), None
     with retraining_tree.hold_for_retraining(project, lambda: display.line("waiting for retemper retrain --dry-run to end")):
-        begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
-        processes = Processes()
+        attempt, processes = _Attempt(project), Processes()
         try:
             with stopping_on_signals(processes), settings_errors():
                 if killed := history.remember_killed(project):
                     _notify(project, killed, display)
-                write_json(project / history.AT_WORK, asdict(begun))
+                attempt.begin()
                 exports = read_export(project)
-                ended = _retrain_until_settled(project, follow, begun, check=check, processes=processes, display=display)
+                ended = _retrain_until_settled(project, follow, attempt, check=check, processes=processes, display=display)
         except KeyboardInterrupt:
-            history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
+            history.remember(project, replace(attempt.begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
         except run.StagesFailed as failed:
-            ended = replace(begun, result="failed", reason=merge.name_batches(str(failed), retraining_tree.folder_of(project)))
+            ended = replace(attempt.begun, result="failed", reason=merge.name_batches(str(failed), retraining_tree.folder_of(project)))
         except (UserError, OSError) as error:
             message = (disk_fault(error) if isinstance(error, OSError) else "") or str(error)
-            ended = replace(begun, result="failed", reason=" ".join(message.split()))
+            ended = replace(attempt.begun, result="failed", reason=" ".join(message.split()))
         except (Exception, CancelledError) as error:  # the champion stays, and the reason is reported: no failure may go unnoticed
             traceback.print_exc()
             cause = "Prefect's server no longer knows this run" if isinstance(error, CancelledError) else error
-            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(cause).split())[:300]}")
+            ended = replace(attempt.begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(cause).split())[:300]}")
         if ended.result == "failed":
             ended = replace(ended, champion=_number(project))
         ended = replace(ended, reason=printable(ended.reason))
@@ -84,8 +83,28 @@ def _notify(project: Path, ended: Ended, display: Display) -> None:
         notify.notify(ended.result, f"{project.name}: {ended.line}", display.warn, **facts)
 
 
+class _Attempt:
+    """The attempt in progress. A new one, with an id of its own, begins if the champion changes while its promotion is pushed."""
+
+    def __init__(self, project: Path) -> None:
+        self._note = project / history.AT_WORK
+        self._renew()
+
+    def _renew(self) -> None:
+        self.begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
+
+    def begin(self) -> None:
+        """Leave the note that the next retraining finds if this one is killed."""
+        write_json(self._note, asdict(self.begun))
+
+    def begin_again(self) -> None:
+        """The last attempt has ended, and is in the history: what goes wrong from now on is another entry."""
+        self._renew()
+        self.begin()
+
+
 def _retrain_until_settled(
-    project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display
+    project: Path, follow: str, attempt: _Attempt, *, check: Callable[[], None], processes: Processes, display: Display
 ) -> Ended:
     """Retrain and push the outcome; decide again if the champion has changed meanwhile. Nothing in the cache is computed again."""
 
@@ -95,7 +114,7 @@ def _retrain_until_settled(
     for _ in range(TRIES):
         with _inside(retraining_tree.prepare(project, follow, meet)) as tree:
             try:
-                ended = _retrain_once(project, tree, begun, check=check, processes=processes, display=display)
+                ended = _retrain_once(project, tree, attempt.begun, check=check, processes=processes, display=display)
             except decision.Overtaken as changed:
                 display.line(f"{changed}; deciding again")
                 continue
@@ -104,8 +123,7 @@ def _retrain_until_settled(
         if not met.again:
             return ended
         history.remember(project, ended, display.warn)
-        begun = Ended(uuid.uuid4().hex[:12], "killed", begun.reason, champion.timestamp())
-        write_json(project / history.AT_WORK, asdict(begun))
+        attempt.begin_again()
     raise UserError(f"the champion changed {TRIES} times during this retraining; the next one decides")
 
 
