@@ -50,13 +50,16 @@ def take_in(
     """The data to train on: `source` itself, the last good batch, or a folder (below the current one) that merges all good ones.
 
     `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. `lasting`: record the
-    verdicts. Raises UserError if the inbox is unavailable or has lost every batch of the last merge, or `source` cannot be merged.
+    verdicts. Raises UserError if the inbox is unavailable, has lost every batch of the last merge, or has one of them that is being
+    written, or if `source` cannot be merged.
     """
     spec = absolute(source, project)
     inbox = (
         None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, doing=doing, processes=processes or Processes())
     )
     paths, missing = (inbox.complete_batches(), inbox.missing()) if inbox else ([], ())
+    if inbox:
+        inbox.refuse_unfinished({path.name for path in inbox.batches()} - {path.name for path in paths})
     if not inbox or not paths:
         if lasting:
             INTAKE.unlink(missing_ok=True)
@@ -76,6 +79,7 @@ def take_in(
         changed = {path.name for path, batch in _with_paths(inbox, batches) if inbox.stamp(path) != batch.stamp}
         if not changed:
             break
+        inbox.refuse_unfinished(changed)
         paths = [path for path in paths if path.name not in changed]
         for name in sorted(changed):
             say(f"batch {name}: changed while it was read; left for the next run")

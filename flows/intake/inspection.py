@@ -99,6 +99,16 @@ class Inbox:
             )
         return gone
 
+    def refuse_unfinished(self, unfinished: Collection[str]) -> None:
+        """Raise UserError if a batch of the last retraining is being written: without it, the data would silently go back."""
+        merged = _last_merged() if self.intake.mode == "append" else _last_merged()[-1:]
+        if again := [name for name in merged if name in unfinished]:
+            raise UserError(
+                f"{self.folder / again[0]}: found a batch of the last retraining that is being written, expected it to be complete; wait "
+                f"until no file has changed for intake.settle_seconds ({self.intake.settle_seconds:g}), or set it aside: rename it to "
+                f".{again[0]}"
+            )
+
     def is_being_written(self, path: Path) -> bool:
         """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`.
 

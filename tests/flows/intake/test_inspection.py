@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake import inspection
+from flows.intake import inbox, inspection
 from flows.intake.inbox import list_batches, take_in
 from flows.intake.settings import Gate, Intake
+from tasks.core.errors import UserError
 
 RULE = Intake(inbox="inbox", gate=Gate(shift=None))
 SOURCE = "beir:base"
@@ -51,3 +52,40 @@ def test_a_source_whose_file_is_renamed_while_it_is_listed_ends_nothing(project:
     update(project / "base")
     assert [batch.state for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
     assert not (project / "base" / UNFINISHED).exists(), "renamed on the way"
+
+
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_a_batch_that_was_trained_on_is_never_left_out_because_it_is_being_written(project: Path, mode: str) -> None:
+    """The champion has seen it: without it, the next model would silently be trained on less."""
+    (project / "inbox/1/qrels").mkdir()
+    (project / "inbox/1/queries.jsonl").write_text('{"_id": "q1", "text": "first"}\n{"_id": "q2", "text": "second"}\n')
+    for split, query in (("train", "q1"), ("dev", "q2")):
+        (project / f"inbox/1/qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{query}\ttwo\t1\n")
+    rule, waiting = (Intake(inbox="inbox", mode=mode, settle_seconds=seconds, gate=Gate(shift=None)) for seconds in (0, 3600))
+    assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "a new one may wait"
+    assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["1"]
+    with pytest.raises(
+        UserError, match=r"inbox/1: found a batch of the last retraining that is being written, expected .* rename it to .1$"
+    ):
+        take_in(waiting, SOURCE, project)
+    shutil.copytree(project / "inbox/1", project / "inbox/2")
+    (project / "inbox/1").rename(project / "inbox/.1")
+    assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "set aside"
+    assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["2"]
+
+
+def test_a_batch_that_was_trained_on_and_changes_while_it_is_read_ends_the_retraining(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def merge_and_change(folders: list[Path]) -> None:
+        (project / "inbox/1/corpus.jsonl").write_text('{"_id": "three", "text": "three"}\n')
+        merge_folders(folders)
+
+    merge_folders = inbox.merge_folders
+    assert [batch.name for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["1"]
+    monkeypatch.setattr(inbox, "merge_folders", merge_and_change)
+    with pytest.raises(UserError, match=r"inbox/1: found a batch of the last retraining that is being written"):
+        take_in(RULE, SOURCE, project)
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    assert [batch.name for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["1"]
