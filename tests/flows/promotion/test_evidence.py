@@ -45,10 +45,25 @@ def test_systems_are_chosen_on_the_queries_that_choose() -> None:
     metrics = {"one": first, "two": second, "gone": {"dev": {"m": 0.9}}, "untested": {"train": {"m": 1.0}}}
     choosing = evidence.choosing_metrics(metrics, "m", GUARANTEED, groups={})
     assert {model: splits["dev"]["m"] for model, splits in choosing.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
-    assert evidence.choosing_metrics(metrics, "m", Promotion(rule="better"), groups={}) is metrics
+    assert evidence.choosing_metrics(metrics, "m", Promotion(rule="better"), groups={}) == metrics
     write_values(evidence.VALUES / "one", {next(query for query in NAMES if not is_selection_query(query, {})): 0.6})
     with pytest.raises(UserError, match="its only judged query is not among the one in 5"):
         evidence.choosing_metrics({"one": first}, "m", GUARANTEED, groups={})
+
+
+@pytest.mark.parametrize("rule", ["not_worse", "better", "guaranteed"])
+def test_queries_of_clicks_choose_no_system(rule: Any) -> None:
+    """They favor the champion that was logged; nine of ten dev queries come from clicks here."""
+    judged, clicked = NAMES[:80], [f"click-{number}" for number in range(720)]
+    metrics = {
+        "better": write_values(evidence.VALUES / "better", dict.fromkeys(judged, 0.6) | dict.fromkeys(clicked, 0.3)),
+        "logged": write_values(evidence.VALUES / "logged", dict.fromkeys(judged, 0.5) | dict.fromkeys(clicked, 0.9)),
+    }
+    choosing = evidence.choosing_metrics(metrics, "m", Promotion(rule=rule), groups={})
+    assert {model: splits["dev"]["m"] for model, splits in choosing.items()} == {"better": pytest.approx(0.6), "logged": pytest.approx(0.5)}
+    only_clicks = {"logged": write_values(evidence.VALUES / "logged", dict.fromkeys(clicked, 0.9))}
+    choosing = evidence.choosing_metrics(only_clicks, "m", Promotion(rule=rule), groups={})
+    assert choosing["logged"]["dev"]["m"] == pytest.approx(0.9), "there is nothing else to choose by"
 
 
 def test_systems_that_the_confirming_queries_had_a_say_in(folder: Path) -> None:
