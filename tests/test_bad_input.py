@@ -503,7 +503,11 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "loss that is not a number": (
         "train@warmup",
         lambda p: p.set("rounds.warmup.lr", 1e30),
-        ("train warmup (cpu, float32): step 1: loss nan", "decrease lr", "the last checkpoint is kept (.retemper/scratch/train-warmup/"),
+        (
+            "train warmup (cpu, float32): step 1: loss nan",
+            "decrease lr",
+            "the last checkpoint, for a closer look: .retemper/scratch/train-warmup/",
+        ),
     ),
     "numbers too large for float16": (
         "encode@warmup",
@@ -543,7 +547,7 @@ def test_the_checkpoint_before_a_loss_that_is_not_a_number_is_whole(small: Any) 
     small.set("rounds.warmup.lr", 1e30)
     small.set("rounds.warmup.steps", 6)
     result = small.stage("train@warmup")
-    path = result.err[result.err.rindex("(.retemper") + 1 : result.err.rindex(")")]
+    path = result.err[result.err.rindex(".retemper") : result.err.rindex(")")]
     step = int(result.err.split(": step ")[1].split(":")[0])
     with safe_open(small.folder / path, framework="pt") as file:
         assert file.metadata()["step"] == str(step)

@@ -28,8 +28,8 @@ VALUES = Path("data/values")
 def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
     """`metrics` with its dev means taken over only the queries that choose among systems.
 
-    No query of a click log chooses, unless dev has no others (docs/retraining.md says why). With rule guaranteed, one in ONE_IN of the others
-    does. `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
+    No query of a click log chooses, unless dev has no others (docs/retraining.md says why). With rule guaranteed, only one in ONE_IN of the
+    others does. `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
     """
     chosen_on: dict[str, dict[str, Any]] = {}
     for model, splits in metrics.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.adore.data import Data, batch_of, read_data, steps_of
 from tasks.adore.params import Adore
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import SAMPLING, draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.folder import open_tokens
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY, SEARCHED, Replay, Roles
@@ -24,7 +24,7 @@ FOUND = ("retrieved", "refreshed")  # lists that depend on the weights
 def negatives_of(data: Data, params: Adore, step: int, batch: Ints) -> list[Ints]:
     """The negatives in each query's list, as tasks.adore.step draws them: without known positives and documents with their texts."""
     if params.lists == "random":
-        rng = np.random.default_rng(draw_seed(params.seed, 2, step))
+        rng = np.random.default_rng(draw_seed(params.seed, SAMPLING, step))
         drawn = list(rng.integers(data.documents, size=(len(batch), min(params.depth, data.documents))))
     else:
         assert data.negatives is not None, "given negatives were not read"

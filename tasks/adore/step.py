@@ -21,7 +21,7 @@ from tasks.core.machine.devices import best_batch_tokens
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.passages import best_passages, rows_needed
 from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import DROPOUT, SAMPLING, draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.tokens.folder import Tokens
@@ -139,7 +139,7 @@ class Unretrieved:
         if self.kind == "refreshed":
             return [documents[documents >= 0] for documents in self.refreshed.of(step, len(batch))]
         if self.kind == "random":
-            rng = np.random.default_rng(draw_seed(self.params.seed, 2, step))
+            rng = np.random.default_rng(draw_seed(self.params.seed, SAMPLING, step))
             return list(rng.integers(self.data.documents, size=(len(batch), self.corpus.depth)))
         assert self.data.negatives is not None, "given negatives were not read"
         return [self.data.negatives.of(query) for query in batch.tolist()]
@@ -202,7 +202,7 @@ def make_step(
             found_BN = corpus.top_rows(queries_BD) if unretrieved.kind == "retrieved" or plotted(step) else None
             if unretrieved.kind == "retrieved":
                 assert found_BN is not None
-                rng = np.random.default_rng(draw_seed(params.seed, 2, step))
+                rng = np.random.default_rng(draw_seed(params.seed, SAMPLING, step))
                 known, handling = drawn.known, params.handling
                 lists = complete_lists(found_BN, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
             else:
@@ -214,6 +214,6 @@ def make_step(
                 }
             return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 
-        return cached_backward([Side(tower, queries, drawn.queries)], loss, batch_tokens, compute, (params.seed, 3, step), unpadded)
+        return cached_backward([Side(tower, queries, drawn.queries)], loss, batch_tokens, compute, (params.seed, DROPOUT, step), unpadded)
 
     return Steps(partial(draw, data, params), backward)

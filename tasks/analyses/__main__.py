@@ -38,6 +38,7 @@ from tasks.core.trec.runs import read_run, read_scored_run
 
 MAPPED = 50  # documents in a map from BM25, and as many from the round
 BM25, RANDOM, IN_BATCH = "bm25", "random", "in_batch"  # sources of negatives in addition to the named one
+QUERIES, CURVES, GRADIENTS, MAPS, DOCUMENTS = range(1, 6)  # streams of draws
 
 
 class Round:
@@ -72,7 +73,7 @@ class Round:
 def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, float | None]:
     """The overlap of each source of negatives with those that the round itself finds, over a sample of the training queries."""
     relevant = data.relevant("train")
-    sample = np.random.default_rng(draw_seed(params.seed, 1)).permutation(np.flatnonzero(relevant.counts))[: params.train_queries]
+    sample = np.random.default_rng(draw_seed(params.seed, QUERIES)).permutation(np.flatnonzero(relevant.counts))[: params.train_queries]
     if not len(sample):
         return {}
     depth = min(params.depth + int(relevant.counts[sample].max(initial=0)), count_rows(data.ids))
@@ -107,7 +108,7 @@ def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], para
             batches=params.batches,
             size=params.batch_queries,
             in_batch=name == IN_BATCH,
-            seed=draw_seed(params.seed, 3),
+            seed=draw_seed(params.seed, GRADIENTS),
         )
         if batches := list(drawn):
             norms[name] = gradient_norms(data.towers, queries, data.documents, batches, params.temperature)
@@ -119,7 +120,7 @@ def curves(data: Round, run: Path, names: Sequence[str], vectors: Floats, params
     means = vectors @ mean_vector(data.embeddings)
     mean_of = {
         names[place]: float(means[place])
-        for place in np.random.default_rng(draw_seed(params.seed, 2)).permutation(len(names))[: params.curves]
+        for place in np.random.default_rng(draw_seed(params.seed, CURVES)).permutation(len(names))[: params.curves]
     }
     lists = ((query, scores) for query, _, scores in read_scored_run(run, params.depth) if query in mean_of)
     return [{"query": query, "scores": [round(float(score) - mean_of[query], 5) for score in scores]} for query, scores in lists]
@@ -136,7 +137,7 @@ def maps(
     """For a sample of queries, a t-SNE map with the relevant documents and the top ones of BM25 and the round (ANCE and LTRe, Fig. 1)."""
     ids = {name: number for number, name in enumerate(data.documents.ids().to_pylist())} if params.maps else {}
     records = []
-    for number in sorted(np.random.default_rng(draw_seed(params.seed, 4)).permutation(len(names))[: params.maps].tolist()):
+    for number in sorted(np.random.default_rng(draw_seed(params.seed, MAPS)).permutation(len(names))[: params.maps].tolist()):
         kinds: dict[int, str] = dict.fromkeys(relevant[number].tolist(), "relevant")
         for kind, ranked in lists.items():
             for doc in ranked.get(names[number], ())[:MAPPED]:
@@ -205,7 +206,7 @@ def main() -> None:
     owner, document = np.repeat(np.arange(len(judged)), relevant.counts[judged]), np.concatenate(documents)
     lists = {BM25: args.bm25_run, params.round: args.run}
     ranked = {name: dict(read_run(run / f"{split}.trec", max(params.depth, MAPPED))) for name, run in lists.items()}
-    sample = np.sort(np.random.default_rng(draw_seed(params.seed, 5)).permutation(len(data.embeddings))[: params.sample])
+    sample = np.sort(np.random.default_rng(draw_seed(params.seed, DOCUMENTS)).permutation(len(data.embeddings))[: params.sample])
     best_vectors = best_rows(data.embeddings, vectors[owner], document)
     with new_folder(args.out) as out, TemporaryDirectory(dir=out) as scratch:
         tables = {BM25: args.bm25_negatives, params.negatives: args.negatives}

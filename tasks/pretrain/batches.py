@@ -19,7 +19,7 @@ from tasks.pretrain.params import Pretrain
 from tasks.pretrain.spans import draw_spans
 from tasks.pretrain.words import Bools, Vocabulary
 
-SPANS, CLOZE, MASKS, DECODED = 2, 3, 4, 14  # streams of draws; 1 is epoch_order's
+SPANS, CLOZE, MASKS, DECODED = 2, 3, 4, 14  # streams of draws; 1 is ORDER (tasks.core.stage.draws)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.errors import UserError
-from tasks.core.stage.draws import batch_places, draw_seed
+from tasks.core.stage.draws import SAMPLING, batch_places, draw_seed
 from tasks.core.tables.batching import join_batches
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, SameTexts, lists_of, ranked_lists, relevant_pairs, with_same_texts
@@ -79,7 +79,7 @@ def same_fields(path: Path, schema: pa.Schema, ordinals: Ints) -> SameTexts:
 def draw_groups(groups: Groups, params: Reranker, step: int) -> list[Group]:
     """Draw the groups of a step: queries, each with its documents, the positive first. If a query has too few negatives, some repeat."""
     total, size = len(groups.queries), min(params.batch_queries, len(groups.queries))
-    rng = np.random.default_rng(draw_seed(params.seed, 2, step))
+    rng = np.random.default_rng(draw_seed(params.seed, SAMPLING, step))
     drawn = []
     for query in groups.queries[batch_places(total, size, params.seed, step)].tolist():
         positives, negatives = groups.positives.of(query), groups.negatives_of(query)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tasks.core.machine.devices import to_device
 from tasks.core.models.cross_encoder import CrossEncoder
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import DROPOUT, draw_seed
 from tasks.core.text.mapped import Texts
 from tasks.core.training.figures import Figures
 from tasks.core.training.loop import Steps
@@ -71,7 +71,7 @@ def make_step(
     def backward(step: int, drawn: Drawn) -> Figures:
         total, correct = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
         for start, part in drawn.parts:
-            torch.manual_seed(draw_seed(params.seed, 3, step, start))
+            torch.manual_seed(draw_seed(params.seed, DROPOUT, step, start))
             tensors = {name: to_device(tensor, device) for name, tensor in part.items()}
             with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
                 logits_BG = encoder.logits(tensors).float().view(-1, width)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
-from tasks.core.stage.draws import batch_places, draw_seed
+from tasks.core.stage.draws import SAMPLING, SUBSET, batch_places, draw_seed
 from tasks.core.stage.references import without_digests
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
@@ -137,7 +137,7 @@ def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
             f"params.yaml: rounds: train_queries {wanted:,}: found {len(data.queries):,} training queries with a relevant "
             "document, expected at least that many; decrease it, or set null for all"
         )
-    drawn = np.random.default_rng(draw_seed(params.split_seed, 4)).permutation(len(data.queries))[:wanted]
+    drawn = np.random.default_rng(draw_seed(params.split_seed, SUBSET)).permutation(len(data.queries))[:wanted]
     return replace(data, queries=data.queries[np.sort(drawn)])
 
 
@@ -273,7 +273,7 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     """
     size, hard = min(params.batch_queries, len(data.queries)), params.hard
     queries = data.queries[batch_places(len(data.queries), size, params.seed, step)]
-    rng = np.random.default_rng(draw_seed(params.seed, 2, step))
+    rng = np.random.default_rng(draw_seed(params.seed, SAMPLING, step))
     first = data.positives.offsets[queries]
     count = data.positives.offsets[queries + 1] - first
     places = first + rng.integers(count)

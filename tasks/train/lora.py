@@ -13,10 +13,9 @@ from transformers.pytorch_utils import Conv1D
 from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.models.limits import one_line
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import ADAPTERS, draw_seed
 from tasks.train.params import Lora
 
-STREAM = 7  # of draws
 LINEAR = (nn.Linear, Conv1D)  # Conv1D: GPT-2's linear layer, with transposed weights
 PROBED = 8  # tokens of each text in the probe of uncalled_layers
 
@@ -53,7 +52,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
         config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names, bias="none")
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore", category=FutureWarning):
             warnings.filterwarnings("ignore", "fan_in_fan_out is set")  # peft sets it by the layer's class
-            torch.manual_seed(draw_seed(seed, STREAM))
+            torch.manual_seed(draw_seed(seed, ADAPTERS))
             try:
                 tower.transformer = peft.get_peft_model(tower.transformer, config)
             except ValueError as error:  # for layers of Mamba

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from tasks.core.errors import UserError
 from tasks.core.machine.devices import to_tensor
 from tasks.core.models.bi_encoder import Towers
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import DROPOUT, PASSAGES, draw_seed
 from tasks.core.stage.references import named_code, without_digests
 from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
@@ -137,7 +137,7 @@ def make_step(
         batch = draw_batch(data, params, behind + step)
         rows_UP = documents.rows_of(batch.documents)
         if params.passage_step > 1:
-            rows_UP = every_nth(rows_UP, params.passage_step, np.random.default_rng(draw_seed(params.seed, 6, behind + step)))
+            rows_UP = every_nth(rows_UP, params.passage_step, np.random.default_rng(draw_seed(params.seed, PASSAGES, behind + step)))
         return batch, rows_UP
 
     def backward(step: int, drawn: tuple[Batch, Rows]) -> Figures:
@@ -149,6 +149,6 @@ def make_step(
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
             return batch_loss(best_passage(queries_BD @ documents_RD.T, to_tensor(present_UP, compute.device)), masked, params)
 
-        return cached_backward(sides, loss, batch_tokens, compute, (params.seed, 3, behind + step), unpadded)
+        return cached_backward(sides, loss, batch_tokens, compute, (params.seed, DROPOUT, behind + step), unpadded)
 
     return Steps(draw, backward)

@@ -12,7 +12,7 @@ import torch
 from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers
 from tasks.core.plurals import counted
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import HELD_OUT, draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.folder import Tokens
 from tasks.train.batches import Bools, Floats, TrainingSet
@@ -51,7 +51,7 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     The sample has the positives of its queries, then equal numbers of their best-ranked hard negatives and of random documents.
     UserError if no query is left to train on.
     """
-    rng = np.random.default_rng(draw_seed(params.split_seed, 5))
+    rng = np.random.default_rng(draw_seed(params.split_seed, HELD_OUT))
     place_O = rng.permutation(data.documents)
     first_N = np.array([place_O[data.known.of(query)].min() for query in data.queries.tolist()])
     order = np.argsort(first_N, kind="stable")

@@ -151,4 +151,4 @@ def test_a_user_error_in_ranks_is_the_line_that_one_worker_gives(project: Path) 
         assert "Traceback" not in result.stderr
     (line_1,), (line_2,) = lines[1], lines[2]
     assert line_1.split("; the last")[0].split("gradient norm")[0] == line_2.split("; the last")[0].split("gradient norm")[0]
-    assert "expected finite values; decrease lr or increase temperature; the last checkpoint is kept" in line_2
+    assert "expected finite values; decrease lr or increase temperature: training then starts again" in line_2

@@ -13,10 +13,9 @@ from safetensors.torch import load_file, save_file
 from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers
 from tasks.core.models.head import Head
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import PROJECTOR, draw_seed
 
 HEADS = {"linear": "linear", "nonlinear": "tanh"}  # the head of an encoder by the kind of projector
-STREAM = 13  # of draws
 
 
 def make_projector(kind: str, width: int, seed: int) -> Head | None:
@@ -24,7 +23,7 @@ def make_projector(kind: str, width: int, seed: int) -> Head | None:
     if kind == "none":
         return None
     head = Head(width, HEADS[kind])
-    head.draw(torch.Generator().manual_seed(draw_seed(seed, STREAM)))
+    head.draw(torch.Generator().manual_seed(draw_seed(seed, PROJECTOR)))
     return head
 
 

@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+# What a training draws from its seed, each by a stream of its own, so that no two draws coincide.
+ORDER, SAMPLING, DROPOUT, SUBSET, HELD_OUT, PASSAGES, ADAPTERS, REPLAYED = range(1, 9)
+PROJECTOR = 13
 
 
 def draw_seed(*key: int) -> int:
@@ -22,7 +25,7 @@ def draw_seed(*key: int) -> int:
 @lru_cache(maxsize=2)  # drawn once per epoch, not once per step: a corpus may have millions
 def epoch_order(total: int, seed: int, epoch: int) -> Ints:
     """The order of 0..total-1 in an epoch, [total], read-only."""
-    order: Ints = np.random.default_rng(draw_seed(seed, 1, epoch)).permutation(total)
+    order: Ints = np.random.default_rng(draw_seed(seed, ORDER, epoch)).permutation(total)
     order.flags.writeable = False
     return order
 

@@ -232,7 +232,8 @@ class _Training:
             self.gang.barrier()  # until that is written
         raise UserError(
             f"{self.journal.what}: step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}, expected finite values; "
-            f"decrease lr or increase temperature; the last checkpoint is kept ({self.journal.scratch / CHECKPOINT})"
+            "decrease lr or increase temperature: training then starts again from the first step (the last checkpoint, for a closer look: "
+            f"{self.journal.scratch / CHECKPOINT})"
         )
 
     def keep_best(self, step: int, validation: Validation) -> int:

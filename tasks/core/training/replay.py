@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import REPLAYED, draw_seed
 from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.training.companions import KNOWN
 
@@ -22,7 +22,7 @@ def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
     The share is rounded to whole queries. Its queries come first in one permutation by `seed`, so a smaller share is a subset of a larger.
     """
     old = np.intersect1d(queries, known)
-    drawn = np.random.default_rng(draw_seed(seed, 5)).permutation(old)[: round(share * len(old))]
+    drawn = np.random.default_rng(draw_seed(seed, REPLAYED)).permutation(old)[: round(share * len(old))]
     return queries[~np.isin(queries, old) | np.isin(queries, drawn)]
 
 
