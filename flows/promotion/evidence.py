@@ -16,8 +16,7 @@ from flows.results.fusions import fusion_parts, fusions, record_of
 from flows.results.metrics import Metrics, served_models
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
-from tasks.core.statistics.clusters import read_groups
-from tasks.core.statistics.confirmation import CLICKED, ONE_IN, is_selection_query
+from tasks.core.statistics.confirmation import ONE_IN, decision_groups, is_selection_query, judged_queries
 from tasks.core.statistics.groups import read_columns
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import QRELS, QUERIES
@@ -38,7 +37,7 @@ def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups:
                 chosen_on[model] = {**splits}
             continue
         all_values = values(VALUES / model, measure, splits)
-        choosing = [query for query in all_values if not query.startswith(CLICKED)] or list(all_values)
+        choosing = judged_queries(all_values)
         if rule.rule == "guaranteed":
             judged, choosing = choosing, [query for query in choosing if is_selection_query(query, groups)]
             if not choosing:
@@ -96,5 +95,5 @@ def slices(corpus: Path) -> dict[str, list[str]]:
 
 
 def groups(corpus: Path) -> dict[str, str]:
-    """By dev query of a corpus folder: its group of queries that share a relevant document."""
-    return read_groups(corpus / "qrels/dev.parquet")
+    """By dev query of a corpus folder: its group of queries that share a relevant document, but for queries of a click log."""
+    return decision_groups(corpus / "qrels/dev.parquet")

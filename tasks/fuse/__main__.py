@@ -11,8 +11,7 @@ from tasks.core.params.sections import load, read_parameters
 from tasks.core.plurals import counted
 from tasks.core.retrieval.fusion import NAMES, UNTUNED
 from tasks.core.stage.entry import parser, stage
-from tasks.core.statistics.clusters import read_groups
-from tasks.core.statistics.confirmation import is_selection_query
+from tasks.core.statistics.confirmation import decision_groups, is_selection_query, judged_queries
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QUERIES
 from tasks.core.trec.runs import write_run
@@ -32,14 +31,15 @@ def queries_of(folder: Path, split: str) -> list[str]:
 def choose_setting(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Path) -> dict[str, Any]:
     """Choose the setting, and return the content of RECORD.
 
-    The setting is the one in params.yaml, if set, else the best on dev by report.metric, or UNTUNED if dev has no judgments. Only dev runs
-    are read.
+    The setting is the one in params.yaml, if set, else the best on dev by report.metric, or UNTUNED if dev has no judgments. Queries of a
+    click log do not choose, unless dev has no others: they favor the system that was logged. Only dev runs are read.
     """
     sections = read_parameters()
     name, relevance = metric_of(sections), least_grade("dev", sections)
     measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
+    judged = {query: judged[query] for query in judged_queries(judged)}
     if params.queries == "selection":
-        groups = read_groups(qrels / "dev.parquet")
+        groups = decision_groups(qrels / "dev.parquet")
         judged = {query: grades for query, grades in judged.items() if is_selection_query(query, groups)}
     record: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
     setting_name = NAMES[params.method]

@@ -140,6 +140,23 @@ def test_a_weight_may_be_chosen_on_the_selection_part_alone(
     assert f"fuse hybrid: linear of bm25 and star, {message}\n" in output
 
 
+@pytest.mark.parametrize("part", ["dev", "selection"])
+def test_queries_of_clicks_choose_no_weight(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """The second system is good on the queries that clicks judge, which are twenty times as many, and share documents with all others."""
+    names, clicked = [f"dev{n}" for n in range(20)], [f"click-{n}" for n in range(400)]
+    good, bad = (9.0, 1.0, 0.0), (0.0, 9.0, 8.0)
+    first, second = (
+        {q: dict(zip(("a", "b", "c"), good if (q in names) == best else bad, strict=True)) for q in names + clicked}
+        for best in (True, False)
+    )
+    write("dev", names + clicked, first=first, second=second, relevant=[(q, "a", 1) for q in clicked + names])
+    write("test", [], first={}, second={}, relevant=[])
+    record = run(monkeypatch, method=f"linear, queries: {part}")
+    assert record["weight"] == next(point["weight"] for point in record["grid"] if point["nDCG@10"] == 1.0) > 0.5
+    write("dev", clicked, first=first, second=second, relevant=[(q, "a", 1) for q in clicked])
+    assert run(monkeypatch, method=f"linear, queries: {part}")["weight"] == 0, "there are no others"
+
+
 def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the second system is good on dev, and only the first on test."""
     for split, good in (("dev", "star"), ("test", "bm25")):

@@ -36,13 +36,16 @@ def connected(relevant: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {query: root(query) for query in parent}
 
 
-def read_groups(qrels: Path) -> dict[str, str]:
-    """The group of each query of a table of judgments, by documents of any positive grade; empty if there is no table."""
+def read_groups(qrels: Path, *, without: str | None = None) -> dict[str, str]:
+    """The group of each query of a table of judgments, by documents of any positive grade; empty if there is no table.
+
+    `without`: ignore queries whose ids begin with it.
+    """
     if not qrels.exists():
         return {}
     table = read_table(qrels, QRELS)
     graded = zip(*(table[column].to_pylist() for column in ("query", "doc", "grade")), strict=True)
-    return connected((query, doc) for query, doc, grade in graded if grade > 0)
+    return connected((query, doc) for query, doc, grade in graded if grade > 0 and not (without and query.startswith(without)))
 
 
 def group_numbers(queries: Sequence[str], groups: Mapping[str, str]) -> Numbers:

@@ -26,6 +26,7 @@ def test_groups_worked_by_hand(tmp_path: Path) -> None:
     write_table(tmp_path / "dev.parquet", QRELS, [pa.table([list(column) for column in zip(*rows, strict=True)], schema=QRELS)])
     assert read_groups(tmp_path / "dev.parquet") == connected(pairs), "judged not relevant is not shared"
     assert read_groups(tmp_path / "test.parquet") == {}
+    assert read_groups(tmp_path / "dev.parquet", without="d") == connected([pair for pair in pairs if pair[0] != "d"])
 
 
 @pytest.mark.parametrize("seed", range(6))

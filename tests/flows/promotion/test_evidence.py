@@ -121,9 +121,9 @@ def test_groups_are_read_from_the_corpus(folder: Path) -> None:
     write_table(folder / "columns/dev.parquet", COLUMNS, [pa.table({"query": ["2"], "column": ["kind"], "value": ["x"]}, COLUMNS)])
     assert evidence.slices(folder)["column kind x"] == ["2"]
     assert evidence.groups(folder) == {}
-    rows = [["1", "2", "3", "3"], ["a", "a", "b", "a"], [1, 1, 1, 0]]
+    rows = [["1", "2", "3", "3", "click-1", "click-1"], ["a", "a", "b", "a", "a", "b"], [1, 1, 1, 0, 1, 1]]
     write_table(folder / "qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
-    assert evidence.groups(folder) == {"1": "1", "2": "1", "3": "3"}
+    assert evidence.groups(folder) == {"1": "1", "2": "1", "3": "3"}, "a click joins none"
 
 
 @pytest.mark.parametrize(
