@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.repository.lock import LOCK, Lock, corpus_of, parameters
+from flows.repository.lock import LOCK, Lock, corpus_of, out_digests, parameters
 from flows.results.fusions import BM25, fusion_parts, fusions, is_served
 from tasks.core.errors import UserError
 from tasks.core.retrieval.fusion import DEPTH
@@ -122,7 +122,7 @@ def with_its_index(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def outs_of(stages: Lock) -> dict[str, str]:
     """Digest of every out in a dvc.lock, by path. A query tower without its own index gets that of its round, in which it is searched."""
-    outs = {out["path"]: out.get("md5", "") for stage in stages.values() for out in stage.get("outs", [])}
+    outs = out_digests(stages)
     for name in stages:
         model = name.removeprefix("adore@")
         if model != name:

@@ -22,7 +22,7 @@ from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
-from flows.repository.lock import Lock
+from flows.repository.lock import Lock, out_digests
 from flows.results.fusions import BM25, SEARCHED, fusions, is_served
 from flows.results.generations import current_lock
 from flows.results.metrics import METRICS
@@ -125,7 +125,7 @@ def systems(sections: Mapping[str, Any]) -> Systems:
 def digest_of(entry: Extra, revision: str, sections: Mapping[str, Any], *, lock: Lock) -> str:
     """A digest of all that the figures depend on: the data, the systems as dvc.lock has them, parameters, and code."""
     all_systems, code = systems(sections), read_json(CODE)
-    outs = {out["path"]: out.get("md5") for made in lock.values() for out in made.get("outs", [])}
+    outs = out_digests(lock)
     content = {
         "form": FORM,
         "revision": revision,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.experiments.store import PARAMS, best_model, flatten
 from flows.process.display import fitted_table, terminal_width
-from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
+from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, out_digests, out_makers, parameters, read_blob
 from flows.results.generations import current_lock, outdated
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.exposure import champions
@@ -124,14 +124,13 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
 
 
 def _models(lock: Lock) -> list[str]:
-    paths = [Path(str(out["path"])) for entry in lock.values() for out in entry.get("outs", [])]
+    paths = [Path(path) for path in out_makers(lock)]
     return [path.name for path in paths if path.parent == VALUES]
 
 
 def _evaluation(lock: Lock, model: str) -> str:
     """The stage that measured `model`; empty if there is none."""
-    path = str(VALUES / model)
-    return next((stage for stage, entry in lock.items() if any(out["path"] == path for out in entry.get("outs", []))), "")
+    return out_makers(lock).get(str(VALUES / model), "")
 
 
 def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) -> Side:
@@ -157,7 +156,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
 
 def cached_file(where: str, file: Path, stages: Lock) -> Path:
     """A system's `file` in the cache, such as data/FOLDER/MODEL/SPLIT.parquet, made by one of `stages`. UserError if it is missing."""
-    outs = {str(out["path"]): str(out.get("md5", "")) for entry in stages.values() for out in entry.get("outs", [])}
+    outs = out_digests(stages)
     objects = cache_folder() / "files" / "md5"
     files = listing(objects, outs.get(str(file.parent), ""))
     if files and file.name not in files:

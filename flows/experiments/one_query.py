@@ -11,7 +11,7 @@ from pathlib import Path
 from flows.experiments.compare import Side, cached_file, questions, side_of
 from flows.experiments.store import PARAMS
 from flows.process.display import text_table
-from flows.repository.lock import Lock, corpus_of
+from flows.repository.lock import corpus_of, out_digests
 from flows.results.generations import current_lock
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import least_grade, metric_of
@@ -122,7 +122,7 @@ def answer(sides: Sequence[Side], query: str, *, split: str, measure: str, least
         notes=tuple(
             f"{side.name}: made from another {corpus}; texts and judgments here are this working tree's"
             for side in sides
-            if side.stages and _digest(side.stages, corpus) != _digest(lock, corpus)
+            if side.stages and out_digests(side.stages).get(str(corpus)) != out_digests(lock).get(str(corpus))
         ),
     )
 
@@ -176,10 +176,6 @@ def _tokens(docs: Sequence[str]) -> dict[str, Read]:
             lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
             counts[doc] = (int(lengths.sum()), int(lengths[-1]) == tokens.max_length)
     return counts
-
-
-def _digest(lock: Lock, corpus: Path) -> str:
-    return next((str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", []) if out["path"] == str(corpus)), "")
 
 
 def text(result: Answer) -> str:

@@ -25,6 +25,16 @@ def entry_digest(entry: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(entry, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def out_digests(lock: Lock) -> dict[str, str]:
+    """The digest of every out, by its path; empty if DVC has recorded none."""
+    return {str(out["path"]): str(out.get("md5") or "") for entry in lock.values() for out in entry.get("outs") or []}
+
+
+def out_makers(lock: Lock) -> dict[str, str]:
+    """The stage that makes every out, by the out's path."""
+    return {str(out["path"]): stage for stage, entry in lock.items() for out in entry.get("outs") or []}
+
+
 def commit_of(revision: str, folder: Path | None = None) -> str:
     """The full id of the commit of a revision, or of an experiment by its bare name. UserError if git has no such revision."""
     commit = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)

@@ -6,7 +6,7 @@ A run that was stopped, failed, or was limited to some stages leaves later stage
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from flows.repository.lock import Lock, corpus_of, parameters, read_lock, stages_in_graph
+from flows.repository.lock import Lock, corpus_of, out_digests, out_makers, parameters, read_lock, stages_in_graph
 from flows.results.metrics import METRICS, Metrics
 from tasks.core.errors import UserError
 
@@ -24,8 +24,7 @@ def outdated(lock: Lock) -> dict[str, str]:
 
     A dep within an out (data/corpus/qrels) has a digest of its own, which dvc.lock alone cannot compare with the out's.
     """
-    makers = {out["path"]: name for name, entry in lock.items() for out in entry.get("outs", [])}
-    digests, replaced = _digests(lock), dict[str, str]()
+    makers, digests, replaced = out_makers(lock), out_digests(lock), dict[str, str]()
 
     def look(name: str) -> str:
         if name not in replaced:
@@ -64,7 +63,7 @@ def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: 
     stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore")] if measured or retrieved else []
     stages += [f"{stage}@{model}" for stage in ("evaluate", "evaluate_adore", "evaluate_fuse")] if measured else []
     read = ("data/corpus", "data/pseudo", "data/candidates", *(f"data/runs/{name}" for name in (model, *parts)))
-    digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path in read}
+    digests = {path: digest for path, digest in out_digests(lock).items() if path.startswith(SERVED) or path in read}
     for name in stages:
         if name in lock and (path := _replaced(lock, name, digests)):
             return f"{name} was made from another {path}"
@@ -104,10 +103,6 @@ def leave_out(metrics: Metrics, reasons: Mapping[str, str]) -> tuple[Metrics, st
             models.setdefault(reason, []).append(model)
     excluded = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in models.items())
     return {model: splits for model, splits in metrics.items() if model not in reasons}, f"excluded: {excluded}" if excluded else ""
-
-
-def _digests(lock: Lock) -> dict[str, str]:
-    return {out["path"]: str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", [])}
 
 
 def _replaced(lock: Lock, name: str, digests: Mapping[str, str]) -> str:

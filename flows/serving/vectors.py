@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.champions.champion import Get
-from flows.repository.lock import Lock, parameters
+from flows.repository.lock import Lock, out_makers, parameters
 from tasks.core.errors import UserError
 from tasks.core.models.export import read_record
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
@@ -42,7 +42,7 @@ def write_vectors(get: Get, lock: Lock, folder: Path, *, documents: bool) -> Non
 
 def vectors_of(model: str, lock: Lock) -> str:
     """The out with the document vectors of a model: its own, or for a query tower those of its round."""
-    outs = {out["path"] for entry in lock.values() for out in entry.get("outs", [])}
+    outs = out_makers(lock)
     if f"data/embeddings/{model}" in outs:
         return f"data/embeddings/{model}"
     round_ = parameters(lock.get(f"adore@{model}", {})).get(f"adore.{model}", {}).get("round")

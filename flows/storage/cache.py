@@ -18,6 +18,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from flows.repository.lock import out_digests
 from tasks.core.errors import DiskError
 from tasks.core.params.safe_yaml import refuse_bomb
 
@@ -232,7 +233,7 @@ def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mappin
     Return False, with nothing left at `to`, if the cache lacks a file of it or has a corrupt one.
     """
     root = cache_of(project) / "files" / "md5"
-    outs = {str(out["path"]): str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", [])}
+    outs = out_digests(lock)
     out = next((out for out in outs if path == out or path.startswith(f"{out}/")), None)
     if out is None or not outs[out]:
         return False

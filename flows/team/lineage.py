@@ -17,6 +17,7 @@ from flows.repository.lock import (
     corpus_of,
     entry_digest,
     is_committed,
+    out_makers,
     parameters,
     parse_lock,
     read_blob,
@@ -109,7 +110,7 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
         if not lock:
             raise UserError(f"{LOCK}: not found; run retemper run first, or name a revision with --rev")
     lock = stages_in_graph(lock, graph, params)
-    makers = {out["path"]: stage for stage, entry in lock.items() for out in entry.get("outs", [])}
+    makers = out_makers(lock)
     path = find(artifact, list(makers))
     stages = ancestors(lock, makers[path])
     objects = cache / "files" / "md5"
