@@ -55,7 +55,7 @@ def worst_entries(
 
 def group_lines(groups: Sequence[Group], model: str, against: str | None, metric: str, split: str, alpha: float) -> Iterator[str]:
     """The groups, as lines for the terminal."""
-    yield f"{metric} on {split} by groups of queries, {1 - alpha:.0%} intervals of the {'difference' if against else 'mean'}"
+    yield f"{metric} on {split} by groups of queries, {100 * (1 - alpha):.10g}% intervals of the {'difference' if against else 'mean'}"
     other = f"{against[:10]:>10} {'difference':>10}" if against else ""
     yield f"{'queries by':<18} {'':<16} {'number':>7} {model[:10]:>10} {other}"
     for group in groups:

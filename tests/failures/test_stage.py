@@ -146,6 +146,11 @@ def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: p
     assert len(Path("failures/suspects/dev.csv").read_text().splitlines()) == 2
 
 
+def test_the_level_of_intervals_is_not_rounded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, model="star", alpha=0.001)
+    assert "groups of queries, 99.9% intervals of the difference\n" in capsys.readouterr().out
+
+
 def test_texts_without_blanks_are_shortened_and_not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut at its last blank, the text would be one word: a person could not judge it."""
     text = "東京 " + "語" * 1400
