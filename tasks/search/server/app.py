@@ -13,7 +13,6 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from tasks.core.errors import printable
 from tasks.core.retrieval.fusion import Ranked
@@ -63,8 +62,11 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         start, path = time.perf_counter(), request.url.path
-        if path not in OPEN and not limits.is_authorized(request, settings.key):
-            response: Response = refusal(401, "no valid key; send Authorization: Bearer KEY")
+        response: Response
+        if not limits.is_host(name := request.headers.get("host", ""), settings.hosts):
+            response = refusal(400, f"found the host {limits.printable_text(name)}, expected a name of this server; add --allow-host NAME")
+        elif path not in OPEN and not limits.is_authorized(request, settings.key):
+            response = refusal(401, "no valid key; send Authorization: Bearer KEY")
             response.headers["WWW-Authenticate"] = "Bearer"
         else:
             try:
@@ -80,8 +82,6 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         return refusal(422, limits.validation_message(error.errors()[0]))
-
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts), www_redirect=False)
 
 
 def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log | None, batches: Batches, page: str) -> None:
