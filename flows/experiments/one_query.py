@@ -149,11 +149,9 @@ def _list(side: Side, query: str, split: str) -> dict[str, float]:
 
 def _texts(path: Path, docs: Iterable[str]) -> dict[str, str]:
     """By document: its title, or else the start of its text. Documents that the corpus lacks are absent."""
-    import pyarrow as pa
-
     from tasks.core.tables.documents import shortened, texts_of
 
-    found = texts_of(path, pa.chunked_array([pa.array(sorted(docs), pa.string())]))
+    found = texts_of(path, docs)
     return {doc: shortened(title if title and title != doc else body, WIDTH) for doc, (title, body) in found.items()}
 
 

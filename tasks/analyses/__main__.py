@@ -71,7 +71,10 @@ class Round:
 
 
 def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, float | None]:
-    """The overlap of each source of negatives with those that the round itself finds, over a sample of the training queries."""
+    """The overlap of each source of negatives with those that the round itself finds, over a sample of the training queries.
+
+    Queries for which the source has no negatives are left out.
+    """
     relevant = data.relevant("train")
     sample = np.random.default_rng(draw_seed(params.seed, QUERIES)).permutation(np.flatnonzero(relevant.counts))[: params.train_queries]
     if not len(sample):
@@ -88,7 +91,7 @@ def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params:
         docs = dict.fromkeys(owners[query_rows[query_rows >= 0]].tolist())
         own_negatives[query] = [doc for doc in docs if doc not in relevant.of(query)][: params.depth]
     return {
-        name: overlap(own_negatives, {query: lists.of(query).tolist() for query in own_negatives}, params.depth)
+        name: overlap(own_negatives, {query: docs for query in own_negatives if (docs := lists.of(query).tolist())}, params.depth)
         for name, lists in sources.items()
     }
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.files import new_folder, write_json
-from tasks.core.metrics.measures import Qrels
-from tasks.core.metrics.qrels import load_qrels
+from tasks.core.metrics.qrels import load_qrels, relevant_documents
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.params.sections import load, read_parameters
 from tasks.core.plurals import counted
@@ -15,15 +14,17 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.statistics.clusters import read_groups
 from tasks.core.statistics.groups import read_columns
 from tasks.core.statistics.tested import tests_of
+from tasks.core.tables.documents import texts_of
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QUERIES
 from tasks.core.text.document import Text
+from tasks.core.trec.runs import first_results
 from tasks.failures.groups import Group, compare
 from tasks.failures.params import Failures
 from tasks.failures.queries import Words, dimensions
 from tasks.failures.suspects import suspects, write_suspects
 from tasks.failures.systems import Values, load_values, opponents, read_means
-from tasks.failures.worst import RELEVANT, FirstResults, describe, first_results, losers, read_documents
+from tasks.failures.worst import RELEVANT, FirstResults, describe, losers
 
 MADE = ("fuse", "rerank", "rescore")  # sections of systems made from the runs of others
 
@@ -34,19 +35,13 @@ def questions(corpus: Path, split: str) -> dict[str, str]:
     return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
 
 
-def relevant_of(qrels: Qrels, queries: Sequence[str], least: int) -> dict[str, list[str]]:
-    """The documents of grade >= `least` of each query, highest grade first, then by id. Queries without one are left out."""
-    graded = {query: sorted((-grade, doc) for doc, grade in qrels[query].items() if grade >= least) for query in queries}
-    return {query: [doc for _, doc in rows] for query, rows in graded.items() if rows}
-
-
 def worst_entries(
     values: Values, texts: Mapping[str, str], relevant: Mapping[str, Sequence[str]], found: FirstResults, documents: Path, words: Words
 ) -> list[dict[str, Any]]:
     """The entries of worst.json for the queries of `relevant`, in its order."""
     shown = {doc for docs in relevant.values() for doc in docs[:RELEVANT]}
     shown |= {first for lists in found.values() for first, _ in lists.values() if first}
-    shown_documents, settings = read_documents(documents, shown), load(Text, "text")
+    shown_documents, settings = texts_of(documents, shown), load(Text, "text")
     places = {query: place for place, query in enumerate(values.queries)}
     entries = []
     for query, docs in relevant.items():
@@ -60,7 +55,7 @@ def worst_entries(
 
 def group_lines(groups: Sequence[Group], model: str, against: str | None, metric: str, split: str, alpha: float) -> Iterator[str]:
     """The groups, as lines for the terminal."""
-    yield f"{metric} on {split} by groups of queries, {1 - alpha:.0%} intervals of the {'difference' if against else 'mean'}"
+    yield f"{metric} on {split} by groups of queries, {100 * (1 - alpha):.10g}% intervals of the {'difference' if against else 'mean'}"
     other = f"{against[:10]:>10} {'difference':>10}" if against else ""
     yield f"{'queries by':<18} {'':<16} {'number':>7} {model[:10]:>10} {other}"
     for group in groups:
@@ -109,16 +104,15 @@ def main() -> None:
             runs = {name: args.runs / name / f"{split}.trec" for name in means if split in means[name]}
             if not worst:  # errors are studied on dev, not on test
                 print("\n".join(group_lines(split_groups, model, against, metric, split, params.alpha)))
-                relevant = relevant_of(qrels, values.queries, least)
+                relevant = {query: docs for query, docs in relevant_documents(qrels, values.queries, least).items() if docs}
                 relevant = {query: relevant[query] for query in losers(values, params.worst, relevant)}
-                entries = worst_entries(
-                    values, texts, relevant, first_results({name: runs[name] for name in names}, relevant), documents, words
-                )
+                results = {name: first_results(runs[name], relevant) for name in names}
+                entries = worst_entries(values, texts, relevant, results, documents, words)
                 worst = {"split": split, "queries": entries}
             searched = {name: path for name, path in runs.items() if name not in derived}
             suspected = suspects(searched, qrels, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)
             path = f"suspects/{split}.csv"
-            write_suspects(out / path, suspected, texts, read_documents(documents, {suspect.doc for suspect in suspected}))
+            write_suspects(out / path, suspected, texts, texts_of(documents, {suspect.doc for suspect in suspected}))
             found = f"{counted(len(suspected), 'documents')} without a judgment in the top {params.suspect_depth}"
             print(f"{split}: {found} of {params.suspect_systems} or more systems, to be judged: {args.out / path}")
         write_json(out / "groups.json", header | {"splits": groups})

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tasks.core.tables.documents import shortened
 from tasks.core.trec.runs import read_run
-from tasks.failures.worst import truncate
+from tasks.failures.worst import CHARACTERS
 
 HEADER = ("query-id", "corpus-id", "score", "ranks", "query", "document")  # score is for a judge to fill in
 
@@ -50,4 +51,5 @@ def write_suspects(path: Path, pairs: Sequence[Suspect], questions: Mapping[str,
         writer.writerow(HEADER)
         for suspect in pairs:
             ranks = ", ".join(f"{name} {rank}" for name, rank in suspect.ranks.items())
-            writer.writerow([suspect.query, suspect.doc, "", ranks, questions[suspect.query], truncate(" ".join(documents[suspect.doc]))])
+            document = shortened(" ".join(documents[suspect.doc]), CHARACTERS)
+            writer.writerow([suspect.query, suspect.doc, "", ranks, questions[suspect.query], document])

@@ -90,9 +90,7 @@ def read_contents(arguments: Namespace) -> Contents:
         },
         fusions={name: read_json(path) for name in sections.get("fuse") or {} if (path := arguments.runs / name / "fusion.json").exists()},
         weaknesses=load_weaknesses(arguments.failures),
-        examples=load_examples(
-            *duel, example_split, params.seed, arguments.runs, arguments.corpus, settings, least_grade(example_split, sections)
-        )
+        examples=load_examples(*duel, example_split, params.seed, arguments.runs, arguments.corpus, least_grade(example_split, sections))
         if duel
         else None,
     )

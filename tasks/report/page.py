@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from tasks.core.charts.curves import Curve
-from tasks.core.charts.page import head, percent, scripts, table
+from tasks.core.charts.page import confidence, head, percent, scripts, table
 from tasks.core.charts.vega import Interval, Line, Point, curve_lines, figure, intervals, legend, lines
 from tasks.core.plurals import counted
 from tasks.core.sources.datasets import PATH_KINDS, parse_dataset
@@ -78,7 +78,7 @@ def render(contents: Contents) -> str:
         "figure": format_value,
         "short_source": short_source,
         "without_folders": summary.without_folders,
-        "percent": percent,
+        "confidence": confidence,
     }
     environment.filters |= filters | {"signed": lambda value: f"{value:+.4f}"}
     split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
@@ -98,7 +98,7 @@ def render(contents: Contents) -> str:
             weaknesses=weak_spots,
             p_value=p_value,
         ),
-        confidence=percent(1 - contents.params.alpha),
+        confidence=confidence(contents.params.alpha),
         queries={name: len(next(s.queries[name] for s in contents.systems if name in s.queries)) for name in contents.pairs},
         means=means(contents, split),
         duel=compare(*contents.duel, split) if contents.duel and has_duel else None,
@@ -127,8 +127,8 @@ def means(contents: Contents, split: str) -> Markup:
         if split in s.values:
             low, high = mean_interval(s.values[split], alpha, params.drawn(s.queries[split], contents.groups[split]))
             rows.append(Interval(s.name, s.metrics[split][metric], low, high, "best" if s.name == contents.best.name else "plain"))
-    confidence = percent(1 - alpha)
-    return figure(intervals(rows, metric, unit=f"{confidence} interval"), f"{metric} of each system with {confidence} intervals")
+    level = confidence(alpha)
+    return figure(intervals(rows, metric, unit=f"{level} interval"), f"{metric} of each system with {level} intervals")
 
 
 def learning(contents: Contents) -> Markup | None:

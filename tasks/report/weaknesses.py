@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.core.charts.page import percent
+from tasks.core.charts.page import confidence
 from tasks.core.charts.vega import Interval, figure, intervals
 from tasks.core.files import read_json
 
@@ -78,7 +78,7 @@ def chart(weaknesses: Weaknesses) -> Markup:
         if weaknesses.against
         else f"{weaknesses.metric} of {weaknesses.model}"
     )
-    spec = intervals(rows, label, unit=f"{percent(1 - weaknesses.alpha)} interval", zero=bool(weaknesses.against))
+    spec = intervals(rows, label, unit=f"{confidence(weaknesses.alpha)} interval", zero=bool(weaknesses.against))
     return figure(spec, f"{label}, by groups of queries")
 
 

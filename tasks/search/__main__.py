@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from tasks.core.errors import UserError, escaped, handle_broken_pipe
 from tasks.core.stage.entry import parser, stage
 from tasks.core.tables.documents import shortened, texts_of
@@ -33,7 +31,7 @@ def paragraph(text: str) -> str:
 
 def hit_texts(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, str]]:
     """The title and text of the documents that a search found. UserError for a document that the corpus lacks."""
-    texts = texts_of(path, pa.chunked_array([pa.array(documents, pa.string())]))
+    texts = texts_of(path, documents)
     if missing := [doc for doc in documents if doc not in texts]:
         raise UserError(f"{path}: no document {missing[0]}; the index is from another corpus, run the pipeline")
     return texts

@@ -74,6 +74,11 @@ class Judgments:
         self.grades = _grades(self._qrels)  # from an earlier start with the same batch
         self._typed = _typed(self._queries)
 
+    def of(self, query: str) -> dict[str, int]:
+        """The grades of a query's documents; others may be added meanwhile."""
+        with self._lock:
+            return {doc: grade for (name, doc), grade in self.grades.items() if name == query}
+
     def add(self, judgment: Judgment) -> str:
         """Add a judgment, write all to disk, and return the id of its query."""
         query = judgment.query or TYPED + blake2b(judgment.text.encode(), digest_size=8).hexdigest()
@@ -122,7 +127,7 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
             message = f"data/ has changed since this page was opened ({error}); once the run has ended, start retemper browse again"
             raise HTTPException(503, message) from None
         query_id = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
-        grades = corpus.qrels.get(query_id, {}) | {doc: grade for (name, doc), grade in judgments.grades.items() if name == query_id}
+        grades = corpus.qrels.get(query_id, {}) | judgments.of(query_id)
         terms = set(lexical.terms(text))
         hits = []
         for doc, score in zip(ranked.documents, ranked.scores, strict=True):

@@ -213,6 +213,21 @@ def test_evaluate_does_not_import_torch(tmp_path: Path) -> None:
     assert "pyarrow" in result.stdout.split() and "torch" not in result.stdout.split()
 
 
+def test_a_lowest_relevant_grade_below_1_is_refused(tmp_path: Path) -> None:
+    """Unjudged documents and grade 0 would be relevant: RBP and PairwiseErrors gave figures without a meaning."""
+    (tmp_path / "run").write_text("q Q0 a 1 1 tag\n")
+    (tmp_path / "qrels").write_text("q 0 a 2\nq 0 b 0\n")
+    assert evaluate_files(tmp_path / "run", tmp_path / "qrels", ["AP"], 2) == {"AP": 1.0}
+    for relevance in (0, -1, 1001):
+        with pytest.raises(UserError, match=rf"^--relevance: found {relevance}, expected 1 to 1,000: grade 0 is not relevant$"):
+            evaluate_files(tmp_path / "run", tmp_path / "qrels", ["RBP"], relevance)
+    with pytest.raises(UserError, match=r"of grade 3 or higher, expected at least one; set --relevance to at most 2$"):
+        evaluate_files(tmp_path / "run", tmp_path / "qrels", ["AP"], 3)
+    (tmp_path / "qrels").write_text("q 0 a 0\n")
+    with pytest.raises(UserError, match=r"of grade 1 or higher, expected at least one; judge a relevant document$"):
+        evaluate_files(tmp_path / "run", tmp_path / "qrels", ["AP"], 1)
+
+
 def test_foreign_runs_that_contradict_themselves_or_the_qrels_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q Q0 a 1 0.1 tag\nq Q0 b 2 0.9 tag\n")  # distances
     with pytest.raises(UserError, match=r"run:2: found rank 2 with score 0.9 after rank 1 with 0.1, expected higher scores at lower ranks"):

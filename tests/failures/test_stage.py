@@ -146,6 +146,23 @@ def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: p
     assert len(Path("failures/suspects/dev.csv").read_text().splitlines()) == 2
 
 
+def test_the_level_of_intervals_is_not_rounded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, model="star", alpha=0.001)
+    assert "groups of queries, 99.9% intervals of the difference\n" in capsys.readouterr().out
+
+
+def test_texts_without_blanks_are_shortened_and_not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut at its last blank, the text would be one word: a person could not judge it."""
+    text = "東京 " + "語" * 1400
+    write_rows(Path("corpus/documents.parquet"), DOCUMENTS, [(doc, "", text) for doc in TEXTS])
+    entries = run(monkeypatch, model="star", suspect_depth=2, suspect_systems=2)["worst"]["queries"]
+    with Path("failures/suspects/dev.csv").open(newline="") as handle:
+        shown = [row["document"] for row in csv.DictReader(handle)]
+    shown += [document["text"] for entry in entries for document in entry["relevant"]]
+    assert len(shown) > 2
+    assert all(500 < len(cut) <= 602 and cut.removesuffix(" ...") in text for cut in shown)
+
+
 def test_own_columns_are_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(Path("corpus/columns/dev.parquet"), COLUMNS, [("q1", "source", "web"), ("q2", "source", "web"), ("q3", "source", "book")])
     groups = run(monkeypatch)["groups"]["splits"]["dev"]

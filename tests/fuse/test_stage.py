@@ -196,6 +196,14 @@ def test_the_grid_measures_lists_of_the_depth_that_is_written(depth: int, metric
         assert mean == pytest.approx(total / len(qrels))
 
 
+def test_the_grid_discards_unjudged_documents_before_it_cuts() -> None:
+    """The judged document is fourth in all fusions, and first of the judged ones."""
+    ranked = Ranked(["x", "y", "z", "a"], [4.0, 3.0, 2.0, 1.0])
+    measure = parse(["nDCG(judged_only=True)@2"], 1)
+    means = grid_means([("q", pair(ranked, ranked, "linear"))], "linear", 1000, qrels={"q": {"a": 1}}, measure=measure)
+    assert set(means.values()) == {1.0}
+
+
 def test_ties_go_to_the_first_setting_in_the_grid() -> None:
     assert best_setting({0.0: 0.5, 0.5: 0.7, 1.0: 0.7}) == 0.5
     assert best_setting({0.0: 0.3, 0.5: 0.1 + 0.2}) == 0.0

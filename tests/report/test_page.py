@@ -191,6 +191,15 @@ def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
     assert "test, 1 query\n" in capsys.readouterr().out
 
 
+def test_levels_of_intervals_are_not_rounded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, level in (("alpha", 0.8), ("bm25", 0.5)):
+        make_system(project, name, level, ("dev", "test"))
+    (project / "params.yaml").write_text(PARAMS.replace("metric: AP,", "metric: AP, alpha: 0.001,"))
+    page = run_report(monkeypatch)
+    assert page.count("99.9\u00a0% interval") >= 2, "of the means, and of the differences"
+    assert "100\u00a0% interval" not in page and "95\u00a0% interval, not corrected" in page
+
+
 def test_suspects_of_a_file_of_pairs_may_be_rows_of_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, level in (("alpha", 0.8), ("bm25", 0.5)):
         make_system(project, name, level, ("dev", "test"))

@@ -11,8 +11,7 @@ import pytest
 
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, write_json
-from tasks.core.tables.schemas import QRELS
-from tasks.report.examples import ranked_first, truncate
+from tasks.core.tables.schemas import DOCUMENTS, QRELS
 from tasks.report.page import short_source
 from tasks.report.summary import without_folders
 from tasks.report.systems import DEPTH
@@ -177,16 +176,12 @@ def test_errors_are_one_line_and_leave_no_out(project: Path, monkeypatch: pytest
     assert not (project / "report").exists()
 
 
-def test_first_document_and_first_relevant_rank(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("a Q0 x 1 3 t\na Q0 y 2 2 t\na Q0 z 3 1 t\nb Q0 x 1 1 t\nc Q0 x 1 1 t\n")
-    firsts = ranked_first(tmp_path / "run", {"a": ["z", "y"], "b": ["y"], "d": ["x"]})
-    assert firsts == {"a": ("x", 2), "b": ("x", None)}
-    (tmp_path / "wide").write_text("q\u00a0 Q0 d\u3000 1 3 t\n", encoding="utf-8")
-    assert ranked_first(tmp_path / "wide", {"q\u00a0": ["d\u3000"]}) == {"q\u00a0": ("d\u3000", 1)}
-    (tmp_path / "escaped").write_text("%00query%201 Q0 %00doc%201 1 3 t\n")
-    assert ranked_first(tmp_path / "escaped", {"query 1": ["doc 1"]}) == {"query 1": ("doc 1", 1)}, "ids with white space"
-    assert truncate("word " * 100).endswith("word …")
-    assert truncate("short") == "short"
+def test_examples_shorten_texts_without_blanks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(project / "corpus/documents.parquet", DOCUMENTS, [(doc, "", "東京 " + "語" * 1400) for doc in ("d1", "d2", "d3")])
+    for name, level in (("alpha", 0.8), ("bm25", 0.5)):
+        make_system(project, name, level, ("dev", "test"))
+    page = run_report(monkeypatch).partition('id="examples"')[2]
+    assert page.count("語" * 300) >= 2 and "語" * 321 not in page
 
 
 def test_a_source_is_shown_without_its_folders() -> None:

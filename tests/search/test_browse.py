@@ -35,11 +35,11 @@ def client(small: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     return make_client(GIVEN)
 
 
-def make_client(options: list[str]) -> TestClient:
+def make_client(options: list[str], judgments: Judgments | None = None) -> TestClient:
     args = arguments().parse_args(options)
     systems = open_systems(args, resident=True)
     args.systems = systems.names
-    judgments = Judgments(args.batch, args.split)
+    judgments = judgments or Judgments(args.batch, args.split)
     return TestClient(create_app(systems, Corpus(args), judgments, LexicalSystem(args.lexical)), base_url="http://localhost")
 
 
@@ -107,6 +107,25 @@ def test_judgments_are_a_batch_that_survives_the_session(client: TestClient, sma
     restarted = make_client(GIVEN)
     restarted.post("/api/judge", json={"text": "more", "doc": "d03", "grade": 1})
     assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
+
+
+def test_grades_are_not_read_while_another_is_added(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dictionary that grows while it is read raises RuntimeError."""
+    monkeypatch.chdir(small.folder)
+    judgments = Judgments(Path("inbox/judged"), "dev")
+    client = make_client(GIVEN, judgments)
+
+    class Locked(dict[tuple[str, str], int]):
+        def items(self) -> Any:
+            assert judgments._lock.locked()
+            return super().items()
+
+    judgments.grades = Locked({("other", "d01"): 3})
+    text = " ".join(pq.read_table("data/corpus/documents.parquet")["text"][0].as_py().split()[:6])
+    doc = client.get("/api/search", params={"system": "bm25", "text": text}).json()["hits"][0]["id"]
+    client.post("/api/judge", json={"text": text, "doc": doc, "grade": 2})
+    results = client.get("/api/search", params={"system": "bm25", "text": text}).json()
+    assert (results["hits"][0]["grade"], results["relevant"]) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,25 @@ def test_type_a_query_and_compare_two_other_systems(tab: Any) -> None:
     assert tab.locator("#listed").inner_text().startswith("hybrid wins ")
 
 
+def test_a_late_answer_for_other_systems_is_ignored(tab: Any) -> None:
+    """The list for hybrid comes after that for tower, which was chosen last."""
+    shown, wanted, late = tab.evaluate("""async () => {
+      const real = window.fetch, second = $("second").value;
+      const [wanted, late] = await Promise.all(["tower", "hybrid"].map(first => get("/api/queries", {first, second})));
+      let release;
+      const held = new Promise(done => { release = done; });
+      window.fetch = async (...request) => { if (request[0].includes("first=hybrid")) await held; return real(...request); };
+      $("first").value = "hybrid";
+      const stale = compare();
+      $("first").value = "tower";
+      await compare();
+      release();
+      await stale;
+      return [rows, wanted, late];
+    }""")
+    assert shown == wanted != late
+
+
 @pytest.mark.parametrize(
     ("text", "words", "marked"),
     [

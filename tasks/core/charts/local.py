@@ -4,6 +4,7 @@ It listens on this machine only, and refuses requests that name another host or 
 read it, or write through it.
 """
 
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -35,15 +36,18 @@ def local_app(title: str) -> FastAPI:
 
 
 def serve_local(app: FastAPI, port: int, note: str) -> None:
-    """Print the address and `note`, and serve until the process is stopped. UserError if `port` is taken; 0 means any free one."""
+    """Print the address and `note`, and serve until the process is stopped. UserError if `port` cannot be had; 0 means any free one."""
     import uvicorn
 
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the same port again, right after the last server
         try:
             listener.bind((HOST, port))
-        except OSError:
-            raise UserError(f"--port {port}: is taken, expected a free one; choose another, or 0") from None
+        except PermissionError:
+            raise UserError(f"--port {port}: no permission, expected 1024 or above") from None
+        except OSError as error:
+            fault = "is taken" if error.errno == errno.EADDRINUSE else error.strerror
+            raise UserError(f"--port {port}: {fault}, expected a free one; choose another, or 0") from None
         listener.listen()  # a client that opens the address at once waits, and is not refused
         print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C stops it; {note})", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])

@@ -26,6 +26,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}\u00a0%"
 
 
+def confidence(alpha: float) -> str:
+    """The level of a 1 - alpha interval, `97.5 %`, not rounded."""
+    return f"{100 * (1 - alpha):.10g}\u00a0%"
+
+
 def head(title: str, policy: str = POLICY) -> Markup:
     """The content of <head>."""
     style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))

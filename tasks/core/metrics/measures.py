@@ -76,9 +76,11 @@ def _known(name: str, relevance: int) -> Measure:
 
 
 def cutoff(name: str) -> int:
-    """How many ranks a measure uses: 100 for R@100; 0 if it uses the whole run."""
+    """How many ranks a measure uses: 100 for R@100; 0 if it may use the whole run, as with judged_only, which discards documents first."""
     measure = added.find_measure(name, 1) or ir_measures.parse_measure(name)
-    return int(measure.cutoff if isinstance(measure, added.Added) else measure.params.get("cutoff", 0))
+    if isinstance(measure, added.Added):
+        return measure.cutoff
+    return 0 if measure.params.get("judged_only") else int(measure.params.get("cutoff", 0))
 
 
 def needs_texts(measures: Mapping[str, Measure]) -> list[str]:

@@ -1,5 +1,6 @@
 """The judgments of a split, in the form that measures take. Separate from measures.py, which every command imports with the parameters."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -25,3 +26,9 @@ def load_qrels(path: Path, split: str, relevance: int) -> Qrels:
             f"be relevant; expected at most {largest}; set a grade for each split, as in {{dev: 1, test: 2}}"
         )
     return read_qrels(table) if largest > 0 else {}
+
+
+def relevant_documents(qrels: Qrels, queries: Iterable[str], least: int) -> dict[str, list[str]]:
+    """The documents of grade >= `least` of each of `queries`, highest grade first, then by id."""
+    graded = {query: sorted((-grade, doc) for doc, grade in qrels.get(query, {}).items() if grade >= least) for query in queries}
+    return {query: [doc for _, doc in rows] for query, rows in graded.items()}

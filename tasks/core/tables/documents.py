@@ -1,5 +1,6 @@
 """Titles and texts of a few documents of a corpus, and how they are shown."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,15 @@ from tasks.core.tables.ids import ordinals
 from tasks.core.tables.parquet import open_parquet, parquet_errors
 
 
-def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
-    """Title and text of those of `ids` that a documents.parquet has; reads all its ids, but only the row groups with these documents."""
-    rows = ordinals(ids, path)
+def texts_of(path: Path, documents: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Title and text of those of `documents` that a documents.parquet has; reads all its ids, but only the row groups with these ones."""
+    ids = pa.array(documents, pa.string())
+    rows = ordinals(pa.chunked_array([ids]), path)
     with parquet_errors(path), open_parquet(path) as file:
         ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
         groups = np.unique(np.searchsorted(ends, rows[rows >= 0], side="right")).tolist()
         table = file.read_row_groups(groups, columns=["id", "title", "text"])
-    return {row["id"]: (row["title"], row["text"]) for row in table.filter(pc.is_in(table["id"], ids.combine_chunks())).to_pylist()}
+    return {row["id"]: (row["title"], row["text"]) for row in table.filter(pc.is_in(table["id"], ids)).to_pylist()}
 
 
 def shortened(text: str, most: int) -> str:

@@ -1,7 +1,7 @@
 """Write and read this project's runs: TREC lines `query Q0 doc rank score tag`, grouped by query and ordered by rank."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +63,15 @@ def read_run(path: Path, depth: int = sys.maxsize) -> Iterator[tuple[str, list[s
     """Each query with its `depth` best documents, in file order, one query at a time."""
     for query, documents, _ in _read_lists(path, depth):
         yield query, documents
+
+
+def first_results(path: Path, relevant: Mapping[str, Container[str]]) -> dict[str, tuple[str, int | None]]:
+    """For each query of `relevant` in a run: the document at rank 1, and the rank of the first relevant one."""
+    lists = ((query, documents) for query, documents in read_run(path) if query in relevant)
+    return {
+        query: (documents[0], next((rank for rank, doc in enumerate(documents, 1) if doc in relevant[query]), None))
+        for query, documents in lists
+    }
 
 
 def read_scored_run(path: Path, depth: int = sys.maxsize) -> Iterator[tuple[str, list[str], npt.NDArray[np.float64]]]:

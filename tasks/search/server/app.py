@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,7 +13,6 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from tasks.core.errors import printable
 from tasks.core.retrieval.fusion import Ranked
@@ -21,7 +20,7 @@ from tasks.search.server import limits
 from tasks.search.server.batches import Answer, Batches, Full
 from tasks.search.server.log import Log
 from tasks.search.server.measures import Measures
-from tasks.search.server.served import Current, Served
+from tasks.search.server.served import Current
 
 SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 OPEN = ("/", "/health")  # need no key: the page asks the user for it, and a probe has none
@@ -63,8 +62,11 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         start, path = time.perf_counter(), request.url.path
-        if path not in OPEN and not limits.is_authorized(request, settings.key):
-            response: Response = refusal(401, "no valid key; send Authorization: Bearer KEY")
+        response: Response
+        if not limits.is_host(name := request.headers.get("host", ""), settings.hosts):
+            response = refusal(400, f"found the host {limits.printable_text(name)}, expected a name of this server; add --allow-host NAME")
+        elif path not in OPEN and not limits.is_authorized(request, settings.key):
+            response = refusal(401, "no valid key; send Authorization: Bearer KEY")
             response.headers["WWW-Authenticate"] = "Bearer"
         else:
             try:
@@ -81,8 +83,6 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         return refusal(422, limits.validation_message(error.errors()[0]))
 
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts), www_redirect=False)
-
 
 def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log | None, batches: Batches, page: str) -> None:
     """Add the endpoints."""
@@ -96,7 +96,7 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
         served, results = answer.served, []
         for query, ranked in zip(texts, answer.lists, strict=True):
             name = uuid.uuid4().hex
-            results.append({"id": name, "model": served.label, "hits": hits_json(served, ranked)})
+            results.append({"id": name, "model": served.label, "hits": hits_json(ranked, answer.texts)})
             if log:
                 log.searched(name, query, list(ranked.documents), served.label)
         return results
@@ -143,16 +143,15 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
         return page
 
 
-def hits_json(served: Served, ranked: Ranked) -> list[dict[str, Any]]:
+def hits_json(ranked: Ranked, texts: Mapping[str, tuple[str, str]] | None) -> list[dict[str, Any]]:
     """A list as JSON: rank, id, and score, with title and text if the server has them."""
-    hits = [
-        {"rank": rank, "id": doc, "score": float(score)}
-        for rank, (doc, score) in enumerate(zip(ranked.documents, ranked.scores, strict=True), 1)
-    ]
-    if served.documents is None:
-        return hits
-    texts = served.documents.texts(ranked.documents)
-    return [hit | {"title": title, "text": text} for hit, (title, text) in zip(hits, texts, strict=True)]
+    hits = []
+    for rank, (doc, score) in enumerate(zip(ranked.documents, ranked.scores, strict=True), 1):
+        hit: dict[str, Any] = {"rank": rank, "id": doc, "score": float(score)}
+        if texts is not None:
+            hit["title"], hit["text"] = texts[doc]
+        hits.append(hit)
+    return hits
 
 
 def refusal(status: int, reason: str) -> JSONResponse:

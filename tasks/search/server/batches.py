@@ -4,7 +4,7 @@ The queue is bounded. A request that does not fit is refused at once, not answer
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,10 +19,11 @@ class Full(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """The lists of one request, all by the same model."""
+    """The lists of one request, all by the same model, and the title and text of at least their documents, if the server has them."""
 
     served: Served
     lists: Sequence[Ranked]
+    texts: Mapping[str, tuple[str, str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Batches:
         for k in sorted({request.k for request in batch}):
             requests = [request for request in batch if request.k == k]
             try:
-                lists = await loop.run_in_executor(self._thread, _search, served, requests)
+                found = await loop.run_in_executor(self._thread, _search, served, requests)
             except Exception as error:
                 if len(requests) == 1:
                     _resolve(requests[0], error)
@@ -87,12 +88,17 @@ class Batches:
             start = 0
             for request in requests:
                 end = start + len(request.queries)
-                _resolve(request, Answer(served, lists[start:end]))
+                _resolve(request, Answer(served, found.lists[start:end], found.texts))
                 start = end
 
 
-def _search(served: Served, requests: Sequence[Request]) -> list[Ranked]:
-    return served.search([query for request in requests for query in request.queries], requests[0].k)
+def _search(served: Served, requests: Sequence[Request]) -> Answer:
+    """The lists of all requests, with texts: they are looked up here, as other clients would wait for the event loop."""
+    lists = served.search([query for request in requests for query in request.queries], requests[0].k)
+    if served.documents is None:
+        return Answer(served, lists)
+    docs = list(dict.fromkeys(doc for ranked in lists for doc in ranked.documents))
+    return Answer(served, lists, dict(zip(docs, served.documents.texts(docs), strict=True)))
 
 
 def _resolve(request: Request, result: Answer | Exception) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import hmac
 import json
+import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
@@ -118,6 +120,12 @@ def _describe(value: object) -> str:
 def printable_text(text: str) -> str:
     """A client's text, cut, and without control characters."""
     return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} …")
+
+
+def is_host(host: str, names: Sequence[str]) -> bool:
+    """Whether a Host header, with or without a port, is one of `names`: a name, `*.example.org` for all names below it, or `*` for any."""
+    host = re.sub(r":[0-9]*$", "", host).lower()
+    return any(host == name.lower() or (name.startswith("*") and host.endswith(name[1:].lower())) for name in names)
 
 
 def is_authorized(request: Request, key: str) -> bool:

@@ -33,7 +33,6 @@ class Log:
         A later line that cannot be written is lost, and `failed` is called with the error. Answers do not fail because of it.
         """
         self._path, self._form, self._failed = path, form, failed
-        self._torn = False  # whether the last line is incomplete, because the disk was full
         path.parent.mkdir(parents=True, exist_ok=True)
         self._append(b"")
         self._key = self._read_key() if form == "hashed" else b""
@@ -49,16 +48,17 @@ class Log:
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            self._append(b"\n" * self._torn + json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self._append(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         except OSError as error:
             self._failed(error)
 
     def _append(self, line: bytes) -> None:
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            written = os.write(file, line)  # a single call, so that lines of several servers do not mix
-            self._torn = written < len(line)
-            if self._torn:
+            size = os.fstat(file).st_size
+            if line and size and os.pread(file, 1, size - 1) != b"\n":
+                line = b"\n" + line  # the last line is incomplete: the disk was full, or the machine stopped
+            if os.write(file, line) < len(line):  # a single call, so that lines of several servers do not mix
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         finally:
             os.close(file)

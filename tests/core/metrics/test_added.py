@@ -89,6 +89,7 @@ def test_err_and_exponential_ndcg_equal_gdeval() -> None:
 
 def test_names_of_added_measures() -> None:
     assert [cutoff(name) for name in ("Hole@7", "PairwiseErrors@200", "Coverage@20", "R@5", "AP")] == [7, 200, 20, 5, 0]
+    assert [cutoff(f"nDCG(judged_only={flag})@10") for flag in (True, False)] == [0, 10]
     assert needs_texts(parse(["AP", "Coverage@20", "Hole@5"], 1)) == ["Coverage@20"]
     assert [lower_is_better(name) for name in ("Hole@7", "PairwiseErrors@200", "Coverage@20", "nDCG@10")] == [True, True, False, False]
     with pytest.raises(ValueError, match="the total needs a ranking of the whole corpus; write PairwiseErrors@100"):

@@ -17,12 +17,12 @@ def test_only_documents_that_are_there(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "documents.parquet", row_group_size=3)
 
     def texts(*doc_ids: str) -> dict[str, tuple[str, str]]:
-        return texts_of(tmp_path / "documents.parquet", pa.chunked_array([pa.array(doc_ids, pa.string())]))
+        return texts_of(tmp_path / "documents.parquet", doc_ids)
 
     assert texts("d9", "d0", "gone", "d4") == {f"d{n}": (f"title {n}", f"text {n}") for n in (0, 4, 9)}
     assert texts("gone") == texts() == {}
     with pytest.raises(UserError, match=r"none\.parquet: not found"):
-        texts_of(tmp_path / "none.parquet", pa.chunked_array([pa.array(["d0"])]))
+        texts_of(tmp_path / "none.parquet", ["d0"])
 
 
 def test_a_long_text_is_shortened_in_any_script() -> None:

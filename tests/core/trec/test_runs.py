@@ -8,7 +8,7 @@ import pytest
 
 from tasks.core.errors import UserError
 from tasks.core.tables.schemas import RANKED
-from tasks.core.trec.runs import best_first, ranked_batch, read_run, without_identical_ids, write_run
+from tasks.core.trec.runs import best_first, first_results, ranked_batch, read_run, without_identical_ids, write_run
 
 
 def test_read_run_gives_the_best_documents_per_query(tmp_path: Path) -> None:
@@ -24,6 +24,16 @@ def test_read_run_gives_the_best_documents_per_query(tmp_path: Path) -> None:
         list(read_run(tmp_path / "none.trec", 2))
     (tmp_path / "wide.trec").write_text("q\u3000 Q0 Café\u00a0noir\x85 1 0.5 x\n", encoding="utf-8")
     assert list(read_run(tmp_path / "wide.trec", 2)) == [("q\u3000", ["Café\u00a0noir\x85"])], "only ASCII blanks separate TREC fields"
+
+
+def test_first_document_and_first_relevant_rank(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a Q0 x 1 3 t\na Q0 y 2 2 t\na Q0 z 3 1 t\nb Q0 x 1 1 t\nc Q0 x 1 1 t\n")
+    firsts = first_results(tmp_path / "run", {"a": ["z", "y"], "b": ["y"], "d": ["x"]})
+    assert firsts == {"a": ("x", 2), "b": ("x", None)}
+    (tmp_path / "wide").write_text("q\u00a0 Q0 d\u3000 1 3 t\n", encoding="utf-8")
+    assert first_results(tmp_path / "wide", {"q\u00a0": ["d\u3000"]}) == {"q\u00a0": ("d\u3000", 1)}
+    (tmp_path / "escaped").write_text("%00query%201 Q0 %00doc%201 1 3 t\n")
+    assert first_results(tmp_path / "escaped", {"query 1": ["doc 1"]}) == {"query 1": ("doc 1", 1)}, "ids with white space"
 
 
 def test_ties_are_ordered_by_descending_id() -> None:

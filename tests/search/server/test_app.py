@@ -16,6 +16,7 @@ import pytest
 from flows.serving.follow import replace_link
 from tasks.search.__main__ import arguments, open_systems
 from tasks.search.server.app import Settings
+from tasks.search.server.limits import is_host
 from tasks.search.server.log import Log
 
 QUERIES = ("German politician", "a river in the north", "1925 novel", "zzz", "läuft 日本", "rock band from England")
@@ -222,6 +223,37 @@ def test_only_those_with_the_key_may_search(serving: Any) -> None:
                 assert answer.status_code == status, (headers, path)
         assert httpx.post(f"{server.url}/click", json={}).status_code == 401
         assert [httpx.get(server.url + path).status_code for path in ("/", "/health")] == [200, 200]
+
+
+def test_a_refused_host_is_measured_and_answered_as_all_others(serving: Any) -> None:
+    with serving(Settings(hosts=("127.0.0.1",))) as server:
+        answer = httpx.get(f"{server.url}/health", headers={"host": "evil.example:80"})
+        detail = "found the host evil.example:80, expected a name of this server; add --allow-host NAME"
+        assert (answer.status_code, answer.json()) == (400, {"detail": detail})
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert 'retemper_requests_total{endpoint="/health",status="400"} 1.0' in httpx.get(f"{server.url}/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "is_one"),
+    [
+        ("search.example.org", ["localhost", "Search.example.org"], True),
+        ("SEARCH.example.org:8080", ["search.example.org"], True),
+        ("other.search.example.org", ["search.example.org"], False),
+        ("a.example.org", ["*.example.org"], True),
+        ("example.org", ["*.example.org"], False),
+        ("evilexample.org", ["*.example.org"], False),
+        ("search.example.org.evil", ["*.example.org", "search.example.org"], False),
+        ("[::1]:8080", ["[::1]"], True),
+        ("[::1]", ["[::1]"], True),
+        ("", ["localhost"], False),
+        ("anything", ["*"], True),
+        ("anything", [], False),
+    ],
+)
+def test_names_of_the_server(host: str, names: list[str], is_one: bool) -> None:
+    assert is_host(host, names) == is_one
 
 
 def test_queries_and_clicks_are_logged(serving: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ class Fake:
     def __init__(self) -> None:
         self.batches: list[tuple[list[str], int]] = []
         self.gate = threading.Event()
+        self.documents: Any = None
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranked]:
         self.gate.wait(30)
@@ -55,6 +57,24 @@ def test_requests_wait_together_and_each_gets_its_own() -> None:
         [["f1"], ["g1"], ["h1"], ["i1"], ["j1"]],
     ]
     assert fake.batches == [(["a", "b", "c"], 1), (["d"], 2), (["e"], 1), (["f", "g", "h", "i", "j"], 1)]
+
+
+def test_texts_are_looked_up_once_a_batch_and_not_by_the_event_loop() -> None:
+    """Otherwise all other clients would wait for them."""
+    fake, lookups = Fake(), list[tuple[str, list[str]]]()
+
+    def texts(docs: list[str]) -> list[tuple[str, str]]:
+        lookups.append((threading.current_thread().name.partition("_")[0], docs))
+        return [(f"title {doc}", doc) for doc in docs]
+
+    fake.documents = SimpleNamespace(texts=texts)
+    answers = run(fake, (["a", "b"], 1), (["b"], 1), (["c"], 1))
+    assert lookups == [("search", ["a1", "b1", "c1"])]
+    for answer in answers:
+        assert [answer.texts[doc] for ranked in answer.lists for doc in ranked.documents] == [
+            (f"title {doc}", doc) for ranked in answer.lists for doc in ranked.documents
+        ]
+    assert [answer.texts for answer in run(Fake(), (["a"], 1))] == [None]
 
 
 def test_a_query_that_fails_fails_alone() -> None:

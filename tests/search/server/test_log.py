@@ -47,6 +47,24 @@ def test_a_line_that_a_full_disk_truncates_is_lost_alone(tmp_path: Path, monkeyp
         log.searched(NAME, "second", [], "m")
     log.searched(NAME, "third", [], "m")
     assert len(errors) == 1 and errors[0].filename == str(tmp_path / "q.jsonl")
+    assert queries_of(tmp_path / "q.jsonl") == ["first", None, "third"]
+
+
+def test_an_incomplete_last_line_takes_no_later_one_with_it(tmp_path: Path) -> None:
+    """After a kill of the machine, or where another server's write did not fit: this server did not see it."""
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"event": "sea')
+    log = Log(path, "plain", pytest.fail)
+    log.searched(NAME, "first", [], "m")
+    log.searched(NAME, "second", [], "m")
+    with path.open("a") as other_server:
+        other_server.write('{"event": "cl')
+    log.searched(NAME, "third", [], "m")
+    assert queries_of(path) == [None, "first", "second", None, "third"]
+
+
+def queries_of(path: Path) -> list[Any]:
+    """The query of each line; None if the line is incomplete."""
 
     def query_of(line: str) -> Any:
         try:
@@ -54,4 +72,4 @@ def test_a_line_that_a_full_disk_truncates_is_lost_alone(tmp_path: Path, monkeyp
         except ValueError:
             return None
 
-    assert [query_of(line) for line in (tmp_path / "q.jsonl").read_text().splitlines()] == ["first", None, "third"]
+    return [query_of(line) for line in path.read_text().splitlines()]
