@@ -154,3 +154,23 @@ def test_a_malformed_line_stays_and_its_file_is_named(write_files: Callable[[dic
     path = str(folder / "corpus.jsonl")
     assert withdraw_records("beir", folder, MARKS, dry=False) == ({path: 1}, ["secret"], [path])
     assert (folder / "corpus.jsonl").read_bytes() == rest
+
+
+@pytest.mark.parametrize("kind", ["csv", "batch"])
+def test_the_file_behind_a_link_is_rewritten(write_files: Callable[[dict[str, str | bytes]], Path], kind: str) -> None:
+    folder = write_files({"data/a.csv": "id,text\nd1,secret\nd0,other\n"})
+    (folder / "p").mkdir()
+    (folder / "p/corpus.csv").symlink_to("../data/a.csv")
+    assert sum(withdraw_records(kind, folder / "p", MARKS, dry=False).counts.values()) == 1
+    assert (folder / "p/corpus.csv").is_symlink() and (folder / "data/a.csv").read_text() == "id,text\nd0,other\n"
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_link_into_a_cache_is_refused(write_files: Callable[[dict[str, str | bytes]], Path], dry: bool) -> None:
+    """The name of an object there is the digest of its content."""
+    name = f"cache/files/md5/0f/{'0a' * 15}"
+    folder = write_files({name: "id,text\nd1,secret\n"})
+    (folder / "corpus.csv").symlink_to(folder / name)
+    with pytest.raises(UserError, match=r"corpus.csv: found a link to .*/0f/(0a){15}, an object of a DVC cache, .*; run dvc unprotect"):
+        withdraw_records("csv", folder, MARKS, dry=dry)
+    assert (folder / name).read_text() == "id,text\nd1,secret\n"

@@ -14,6 +14,7 @@ Reads a JSON object from standard input and prints one. Lines that are kept stay
 import csv
 import gzip
 import json
+import re
 import sys
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -29,6 +30,7 @@ from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
 from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
 
+CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
 Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays
 
 
@@ -57,11 +59,20 @@ def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bo
             if is_malformed:
                 withdrawn.unread.append(str(path))
             if removed:
+                target = _target(path)
                 withdrawn.counts[str(path)] = len(removed)
                 withdrawn.texts.extend(filter(None, removed))
                 if not dry:
-                    _rewrite(path, (record.raw for record in records(form, name, path, marks) if record.taken is None))
+                    _rewrite(target, (record.raw for record in records(form, name, path, marks) if record.taken is None))
     return withdrawn
+
+
+def _target(path: Path) -> Path:
+    """The file itself, behind links, so that no record stays in it. UserError if it is an object of a DVC cache."""
+    target = path.resolve()
+    if CACHED.search(target.as_posix()):
+        raise UserError(f"{path}: found a link to {target}, an object of a DVC cache, which must not change; run dvc unprotect {path}")
+    return target
 
 
 def _find(form: str, name: str, path: Path, marks: Collection[str]) -> tuple[list[str], bool]:
