@@ -80,6 +80,14 @@ def read_split(corpus: Path, split: str) -> Split:
     return Split(queries, read_table(corpus / "qrels" / f"{split}.parquet", QRELS), ["source"] * len(queries))
 
 
+def copy_columns(corpus: Path, split: str, out: Path) -> None:
+    """Copy the source's own columns of a split's queries, if it has any: failures, report, and promotion look at groups of them."""
+    name = Path("columns") / f"{split}.parquet"
+    if (corpus / name).exists():
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(corpus / name, out / name)
+
+
 def texts(split: Split) -> set[str]:
     """The texts of a split's queries, in the form of `plain`, by which equal ones are found."""
     return {plain(text) for text in split.queries["text"].to_pylist()}
@@ -183,6 +191,8 @@ def main() -> None:
             write_table(out / "queries" / f"{name}.parquet", QUERIES, [split.queries])
             write_table(out / "qrels" / f"{name}.parquet", QRELS, [split.qrels])
             write_table(out / "kinds" / f"{name}.parquet", KINDS, [pa.table([split.queries["id"], split.kinds], schema=KINDS)])
+        for name in ("dev", "test") if counts["dev"] == "corpus" else ("test",):
+            copy_columns(corpus, name, out)
         write_json(out / "stats.json", statistics(corpus, splits, counts))
     print("\n".join(summary_lines(counts, splits)))
     mark_finished(generated_scratch)
