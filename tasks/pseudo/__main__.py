@@ -28,11 +28,12 @@ from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.document import Text, document_text
+from tasks.core.text.plain import plain
 from tasks.core.tokens.params import Tokenize
 from tasks.pseudo.generator import Writer, make_writer
 from tasks.pseudo.journal import Journal
 from tasks.pseudo.judges import Encoder, consistent_ids, search_bm25, search_dense
-from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev, plain
+from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev
 from tasks.pseudo.params import Pseudo
 from tasks.pseudo.splits import Split, count_kept, make_split
 

@@ -21,9 +21,10 @@ from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.document import Text
+from tasks.core.text.plain import plain
 from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pseudo.judges import consistent_ids, search_bm25
-from tasks.pseudo.making import Candidate, candidates, is_dev, plain
+from tasks.pseudo.making import Candidate, candidates, is_dev
 from tasks.pseudo.params import Pseudo
 
 Run = Callable[..., Any]
