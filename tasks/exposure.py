@@ -3,7 +3,7 @@
 Reads a JSON object from standard input and prints one:
 
     {"records": [ID, ...], "corpora": [FOLDER, ...], "scratch": FOLDER,
-     "trainings": [{"stage", "name", "params", "paths": {ARGUMENT: PATH}, "behind", "taken"}, ...]}
+     "trainings": [{"stage", "name", "params", "text", "paths": {ARGUMENT: PATH}, "behind", "taken"}, ...]}
     {"records": {ID: ["document", "query of train", ...]}, "parts": [[{"id", "role", "first", "last", "count"}, ...], ...], "totals": [...]}
 
 `parts` and `totals` (steps) are in the order of `trainings`.
@@ -26,6 +26,7 @@ from tasks.core.stage.entry import stage
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.tables.schemas import SPLITS
+from tasks.core.text.document import Text
 from tasks.core.training.exposure import OF_QUERIES, Replay, parts_of
 from tasks.pretrain import exposure as pretrain
 from tasks.pretrain.params import Pretrain
@@ -44,7 +45,7 @@ def replay(training: Mapping[str, Any], scratch: Path) -> Replay:
     if kind == "adore":
         return adore.replay(paths, validate(Adore, training["params"], label), scratch)
     if kind == "reranker":
-        return reranker.replay(paths, validate(Reranker, training["params"], label), scratch)
+        return reranker.replay(paths, validate(Reranker, training["params"], label), validate(Text, training["text"], "text"), scratch)
     return pretrain.replay(paths, validate(Pretrain, training["params"], label), label)
 
 

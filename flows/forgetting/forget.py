@@ -133,13 +133,11 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     kinds = frozenset(known.values())
     holdings = find(entries, store, marks, kinds=kinds, earlier=Holdings.load(FOUND))
     sources = tuple(own_sources())
-    lines: dict[str, int] = {}
-    for kind, folders in sources:
-        answer = withdraw_records(kind, folders, marks, dry=True)
-        lines |= answer["files"]
-        holdings.texts |= set(answer["texts"])
+    answers = [withdraw_records(kind, folders, marks, dry=True) for kind, folders in sources]
+    lines: dict[str, int] = {path: count for answer in answers for path, count in answer["files"].items()}
     inbox = records_in_inbox(marks)
-    holdings.texts |= set(inbox["texts"])
+    holdings.texts |= {text for answer in (*answers, inbox) for text in answer["texts"]}
+    unread = [path for answer in (*answers, inbox) for path in answer["unread"]]
     oids = set(holdings.oids)
     runs = tuple(path for path, entry in recorded_runs(root) if any(oid in oids for oid, _ in outs(entry)))
     files = tuple(path for tree in trees for path in matching_files(tree, oids, kinds))
@@ -153,7 +151,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     if others := same_texts(entries, store, marks, holdings=holdings):
         shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")
         plan.notes.append(f"the same text stays under another id; to forget that, too: retemper forget {shown}")
-    plan.notes += [*source_notes(lines, inbox["files"]), *losses.values()]
+    plan.notes += [*source_notes(lines, inbox["files"], unread), *losses.values()]
     return plan
 
 

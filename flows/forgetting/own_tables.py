@@ -36,7 +36,7 @@ def inbox_entries() -> list[Path]:
 
 
 def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
-    """Run tasks.prepare.commands.withdraw; return its answer: records by file, and their texts. `dry`: change nothing."""
+    """Run tasks.prepare.commands.withdraw; return its answer: records by file, their texts, and unread files. `dry`: change nothing."""
     source_kind, _, place = _source().partition(":")
     columns = file_and_columns(place)[1] if source_kind == "pairs" else ""
     request = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
@@ -46,18 +46,19 @@ def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str],
 def records_in_inbox(marks: Collection[str]) -> Any:
     """The records in the inbox's files of pairs, in the form of `withdraw_records`'s answer; the files are not changed."""
     files = [path for path in inbox_entries() if is_pairs_file(path)]
-    return withdraw_records("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}
+    return withdraw_records("pairs", files, marks, dry=True) if files else {"files": {}, "texts": [], "unread": []}
 
 
-def source_notes(lines: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[str]:
-    """What the user must do about the source, and about files of the inbox that have records. `counts`: how many, by file; 0: unknown."""
+def source_notes(lines: Mapping[str, int], pairs: Mapping[str, int], unread: Sequence[str]) -> Iterator[str]:
+    """What the user must do about the source, about files of pairs in the inbox that have records, and about `unread` files."""
     source = _source()
     if source.partition(":")[0] not in FOLDERS:
         yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"
-    if found := [f"{Path(path).name} ({counted(count, 'records')})" for path, count in counts.items() if count]:
+    if found := [f"{Path(path).name} ({counted(count, 'records')})" for path, count in pairs.items()]:
         yield f"files of the inbox are not changed, but retrainings leave the records out; delete their rows there: {', '.join(found)}"
-    if unread := [Path(path).name for path, count in counts.items() if not count]:
-        yield f"files of the inbox that cannot be read, so whether they have the records is unknown: {', '.join(unread)}"
+    if unread:
+        names = ", ".join(str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path for path in unread)
+        yield f"files that cannot be read, at least in part, so whether they have the records is unknown: {names}"
     for path in lines:
         if git("ls-files", "--error-unmatch", path, check=False):
             yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"

@@ -265,8 +265,9 @@ def model_label(model: Model) -> str:
 
 def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
     paths = {name: str(root / path) for name, path in inputs(training).items()}
-    params = own_parameters(training)
-    request = {"stage": training.stage, "name": training.name, "params": params, "paths": paths, "behind": 0, "taken": None}
+    params, text = own_parameters(training), parameters(training.entry).get("text") or {}
+    named = {"stage": training.stage, "name": training.name}
+    request = {**named, "params": params, "text": text, "paths": paths, "behind": 0, "taken": None}
     if training.stage == "train":
         last_run = _json(training.lock, f"data/curves/{training.name}/round.json", objects)
         start = _json(training.lock, f"{arguments(training.entry).get('init-state', '')}/state.json", objects)

@@ -39,7 +39,7 @@ def read_parquet(path: Path) -> Iterator[Page]:
 
 
 def read_jsonl(path: Path) -> Iterator[Page]:
-    """Objects with text, and optionally title and id (or _id). The file is plain or gzip, by its first bytes."""
+    """Objects with text, and optionally title and id (or _id; else the line number). The file is plain or gzip, by its first bytes."""
     with path.open("rb") as handle:
         packed = handle.read(2) == GZIP_MAGIC
     number = 0
@@ -59,7 +59,8 @@ def _page(line: bytes, at: str, number: str) -> Page:
         raise UserError(f"{at}: not JSON ({error}), expected an object with id, title, text; fix that line") from None
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; fix that line")
-    page = Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])
+    id_ = next((value[name] for name in ("id", "_id") if value.get(name) is not None), number)
+    page = Page(str(id_), str(value.get("title") or ""), value["text"])
     for name, text in zip(FIELDS, (page.id, page.title, page.text), strict=True):
         if any("\ud800" <= c <= "\udfff" for c in text):
             raise UserError(f"{at}: the {name} contains a lone surrogate (half a character); fix that line")

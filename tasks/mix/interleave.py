@@ -64,7 +64,7 @@ def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, see
         drawn: dict[int, None] = {}
         while len(drawn) < number:
             drawn |= {d: None for d in rng.integers(len(ids), size=number).tolist() if d not in known}
-        return [(doc, math.nan) for doc in ids.take(pa.array(list(drawn)[:number])).to_pylist()]
+        return [(doc, math.nan) for doc in ids.take(pa.array(list(drawn)[:number], pa.int64())).to_pylist()]
 
     return draw
 

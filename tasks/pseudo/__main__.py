@@ -28,11 +28,12 @@ from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.document import Text, document_text
+from tasks.core.text.plain import plain
 from tasks.core.tokens.params import Tokenize
 from tasks.pseudo.generator import Writer, make_writer
 from tasks.pseudo.journal import Journal
 from tasks.pseudo.judges import Encoder, consistent_ids, search_bm25, search_dense
-from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev, plain
+from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev
 from tasks.pseudo.params import Pseudo
 from tasks.pseudo.splits import Split, count_kept, make_split
 
@@ -78,6 +79,14 @@ def read_split(corpus: Path, split: str) -> Split:
     """The source's own queries and qrels."""
     queries = read_table(corpus / "queries" / f"{split}.parquet", QUERIES)
     return Split(queries, read_table(corpus / "qrels" / f"{split}.parquet", QRELS), ["source"] * len(queries))
+
+
+def copy_columns(corpus: Path, split: str, out: Path) -> None:
+    """Copy the source's own columns of a split's queries, if it has any: failures, report, and promotion look at groups of them."""
+    name = Path("columns") / f"{split}.parquet"
+    if (corpus / name).exists():
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(corpus / name, out / name)
 
 
 def texts(split: Split) -> set[str]:
@@ -183,6 +192,8 @@ def main() -> None:
             write_table(out / "queries" / f"{name}.parquet", QUERIES, [split.queries])
             write_table(out / "qrels" / f"{name}.parquet", QRELS, [split.qrels])
             write_table(out / "kinds" / f"{name}.parquet", KINDS, [pa.table([split.queries["id"], split.kinds], schema=KINDS)])
+        for name in ("dev", "test") if counts["dev"] == "corpus" else ("test",):
+            copy_columns(corpus, name, out)
         write_json(out / "stats.json", statistics(corpus, splits, counts))
     print("\n".join(summary_lines(counts, splits)))
     mark_finished(generated_scratch)

@@ -17,6 +17,7 @@ import regex
 
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.analysis import SPACED, UNSPACED, unspaced
+from tasks.core.text.plain import plain
 from tasks.pseudo.params import Pseudo
 
 SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s|[。！？][」』”’）]*")
@@ -45,11 +46,6 @@ def id_hash(doc: str, seed: int, salt: bytes) -> int:
 def is_dev(doc: str, params: Pseudo) -> bool:
     """Whether a document is held out for dev."""
     return id_hash(doc, params.seed, DEV) < params.dev_share * 2**64
-
-
-def plain(text: str) -> str:
-    """The form of a query's text by which equal ones are found: without case, and with single blanks (as in prepare.leaks)."""
-    return " ".join(text.casefold().split())
 
 
 def words_of(text: str) -> list[str]:

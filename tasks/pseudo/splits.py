@@ -7,7 +7,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tasks.core.tables.schemas import QRELS, QUERIES
-from tasks.pseudo.making import Candidate, plain
+from tasks.core.text.plain import plain
+from tasks.pseudo.making import Candidate
 
 
 class Split(NamedTuple):

@@ -1,5 +1,6 @@
 """The batch of a step: queries, each with a positive and some negatives. Every draw is a function of (seed, epoch) or (seed, step)."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, SameTexts, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+from tasks.core.text.document import Text
 from tasks.reranker.params import Reranker
 
 ROWS = 2**17  # rows whose texts are looked up at a time
@@ -38,12 +40,13 @@ class Groups:
         return listed[~np.isin(listed, self.known.of(query))]
 
 
-def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch: Path) -> Groups:
+def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], text: Text, scratch: Path) -> Groups:
     """Read the positives and the negatives of the training queries. UserError if no query has both."""
     queries, documents = corpus / "queries" / "train.parquet", corpus / "documents.parquet"
     q, d = relevant_pairs(corpus / "qrels" / "train.parquet", queries, documents)
     positives = lists_of(q, d, count_rows(queries))
-    known = lists_of(*with_same_texts(q, d, same_fields(queries, QUERIES, q), same_fields(documents, DOCUMENTS, d)), count_rows(queries))
+    same = same_queries(queries, q), same_documents(documents, d, text)
+    known = lists_of(*with_same_texts(q, d, *same), count_rows(queries))
     hard = ranked_lists(negatives, queries, documents, window, scratch)
     groups = Groups(np.flatnonzero((positives.counts > 0) & (hard.counts > 0)), positives, hard, known)
     more = known.counts > positives.counts  # for other queries, the table has no known documents
@@ -56,17 +59,27 @@ def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch:
     return replace(groups, queries=complete)
 
 
-def same_fields(path: Path, schema: pa.Schema, ordinals: Ints) -> SameTexts:
-    """Group the documents (or queries) whose `text` equals that of one in `ordinals`, whatever the titles. Reads the file twice."""
+def same_queries(path: Path, ordinals: Ints) -> SameTexts:
+    """Group the queries whose text equals that of one in `ordinals`."""
+    return _same(lambda: read_batches(path, QUERIES, ["text"]), ordinals, Text(titles=False, separator=""))
+
+
+def same_documents(path: Path, ordinals: Ints, text: Text) -> SameTexts:
+    """Group the documents whose text, as the cross-encoder reads it, equals that of one in `ordinals`."""
+    return _same(lambda: read_batches(path, DOCUMENTS, ["title", "text"] if text.titles else ["text"]), ordinals, text)
+
+
+def _same(read: Callable[[], Iterator[pa.RecordBatch]], ordinals: Ints, text: Text) -> SameTexts:
+    """Group the rows whose text equals that of one in `ordinals`. Reads twice."""
     ordinals, texts, start = np.unique(ordinals), list[pa.Array](), 0
-    for batch in read_batches(path, schema, ["text"]):
+    for batch in read():
         rows = ordinals[np.searchsorted(ordinals, start) : np.searchsorted(ordinals, start + len(batch))] - start
-        texts.append(batch["text"].cast(pa.large_string()).take(pa.array(rows)))
+        texts.append(_texts(batch.take(pa.array(rows)), text))
         start += len(batch)
     wanted = pa.chunked_array(texts, pa.large_string()).unique()
     members, groups, start = list[Ints](), list[Ints](), 0
-    for table in join_batches(read_batches(path, schema, ["text"]), ROWS):
-        group = pc.index_in(table["text"].cast(pa.large_string()), value_set=wanted).fill_null(-1).to_numpy().astype(np.int64)
+    for table in join_batches(read(), ROWS):
+        group = pc.index_in(_texts(table, text), value_set=wanted).fill_null(-1).to_numpy().astype(np.int64)
         places = np.flatnonzero(group >= 0)
         members.append(places + start)
         groups.append(group[places])
@@ -74,6 +87,16 @@ def same_fields(path: Path, schema: pa.Schema, ordinals: Ints) -> SameTexts:
     member = np.concatenate([ordinals[:0], *members])
     _, first, place = np.unique(np.concatenate([ordinals[:0], *groups]), return_index=True, return_inverse=True)
     return SameTexts(member, member[first[place]])
+
+
+def _texts(rows: pa.RecordBatch | pa.Table, text: Text) -> pa.Array | pa.ChunkedArray:
+    """What `document_text` gives for each row."""
+    body = rows["text"].cast(pa.large_string())
+    if not text.titles:
+        return body
+    title = rows["title"].cast(pa.large_string())
+    joined = pc.binary_join_element_wise(title, body, pa.scalar(text.separator, pa.large_string()))
+    return pc.if_else(pc.equal(title, ""), body, joined)
 
 
 def draw_groups(groups: Groups, params: Reranker, step: int) -> list[Group]:

@@ -14,7 +14,7 @@ from tasks.core.files import folder_digest
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.mix.interleave import Table, interleave, mix_negatives
+from tasks.mix.interleave import Table, interleave, mix_negatives, random_source
 
 QUERIES = [f"q{n}" for n in (3, 1, 2, 0)]
 DOCUMENTS = [f"d{n}" for n in range(30)]
@@ -148,3 +148,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="none has no negatives"):
         run(tmp_path, monkeypatch, "{first: a, second: none}", a, a)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_query_to_which_all_documents_are_relevant_has_no_random_negatives() -> None:
+    assert random_source(pa.array(["d0", "d1"]), {0: {0, 1}}, depth=3, seed=1)("q", 0) == []

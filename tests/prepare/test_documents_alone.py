@@ -33,7 +33,7 @@ def test_documents_alone_are_a_corpus_where_queries_are_made(write: Callable[[Pa
     folder = tmp_path / "source"
     folder.mkdir()
     write(folder)
-    spec = f"{write.__name__}:{folder}"
+    spec = f"{write.__name__.removeprefix('write_')}:{folder}"
     prepared = prepare(spec, needs_qrels=False)
     assert prepared.documents == EXPECTED and prepared.stats["documents"]["count"] == 2
     assert prepared.queries == prepared.qrels == {"train": [], "dev": [], "test": []}

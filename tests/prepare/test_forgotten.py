@@ -13,6 +13,7 @@ from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import mark
 from tasks.prepare.commands.withdraw import withdraw_records
 from tasks.prepare.forgotten import without_forgotten
+from tasks.prepare.readers.csv_tables import LARGEST_CELL
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
 
@@ -55,15 +56,15 @@ def test_lines_of_a_beir_folder_are_taken_out(write_files: Callable[[dict[str, s
         }
     )
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    counts, texts = withdraw_records("beir", folder, MARKS, dry=True)
+    counts, texts, unread = withdraw_records("beir", folder, MARKS, dry=True)
     assert before == {path: path.read_bytes() for path in before}, "a dry run changes nothing"
     assert counts == {str(folder / f"corpus.jsonl{end}"): 1, str(folder / "queries.jsonl"): 1, str(folder / "qrels/train.tsv"): 2}
     assert sorted(texts) == ["secret", "who"]
-    assert withdraw_records("beir", folder, MARKS, dry=False) == (counts, texts)
+    assert withdraw_records("beir", folder, MARKS, dry=False) == (counts, texts, unread)
     corpus = (folder / f"corpus.jsonl{end}").read_bytes()
     assert (gzip.decompress(corpus) if packed else corpus) == kept
     assert (folder / "qrels/train.tsv").read_bytes() == b"query-id\tcorpus-id\tscore\nq1\td0\t1\n"
-    assert withdraw_records("beir", folder, MARKS, dry=False) == ({}, [])
+    assert withdraw_records("beir", folder, MARKS, dry=False) == ({}, [], [])
     assert [query.id for query in read(parse_dataset(f"beir:{folder}")).queries[""]()] == ["q1"]
 
 
@@ -76,7 +77,7 @@ def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(write_files: 
             "qrels/train.csv": "doc,query,grade\nd0,q1,1\nd1,q1,1\nd0,q2,1\n",
         }
     )
-    counts, texts = withdraw_records("csv", folder, MARKS, dry=False)
+    counts, texts, _ = withdraw_records("csv", folder, MARKS, dry=False)
     assert sorted(counts.values()) == [1, 1, 2]
     assert sorted(texts) == ["secret\nin two lines", "who"]
     assert (folder / "corpus.csv").read_bytes() == f"{head}{first}{last}".encode()
@@ -121,3 +122,55 @@ def test_a_corrupt_gzip_is_named_and_stays_as_it_is(
         message = str(refusal.value)
         assert message.startswith(f"{folder / f'corpus{end}.gz'}: corrupt gzip (") and "\n" not in message
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {f"corpus{end}.gz": harmed}
+
+
+DEEP = '{"a":' * 100_000  # the parser gives up
+
+
+@pytest.mark.parametrize("kind", ["csv", "batch"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param('x,"unterminated\nd1,secret\nd2,x\n', id="a quote that is never closed"),
+        pytest.param('d1,secret\nx,"unterminated\nd2,x\n', id="after a record"),
+        pytest.param("d1,secret\nd2,carriage\rreturn\n", id="a carriage return"),
+        pytest.param(f"d1,secret\nd2,{'x' * (LARGEST_CELL + 1)}\n", id="a cell that is too long"),
+    ],
+)
+def test_a_malformed_table_stays_as_it_is(write_files: Callable[[dict[str, str | bytes]], Path], kind: str, rows: str) -> None:
+    """Where its rows end is unknown: a row that is removed could be several."""
+    content = {"corpus.csv": f"id,text\n{rows}", "queries.csv": "id,text\nq1,one\nq2,who\n"}
+    folder = write_files({**content})
+    table, queries = str(folder / "corpus.csv"), str(folder / "queries.csv")
+    assert withdraw_records(kind, folder, MARKS, dry=False) == ({queries: 1}, ["who"], [table])
+    assert (folder / "corpus.csv").read_bytes() == content["corpus.csv"].encode()
+    assert (folder / "queries.csv").read_text() == "id,text\nq1,one\n"
+
+
+@pytest.mark.parametrize("line", ['{"_id": "d1", "text": "secret"', "[1]", '{"text": "secret"}', f'{{"_id": {"1" * 5_000}}}', DEEP])
+def test_a_malformed_line_stays_and_its_file_is_named(write_files: Callable[[dict[str, str | bytes]], Path], line: str) -> None:
+    rest = f"\n{line}\n\n".encode() + lines({"_id": "d2", "text": "x"})
+    folder = write_files({"corpus.jsonl": lines({"_id": "d1", "text": "secret"}) + rest, "queries.jsonl": "\n"})
+    path = str(folder / "corpus.jsonl")
+    assert withdraw_records("beir", folder, MARKS, dry=False) == ({path: 1}, ["secret"], [path])
+    assert (folder / "corpus.jsonl").read_bytes() == rest
+
+
+@pytest.mark.parametrize("kind", ["csv", "batch"])
+def test_the_file_behind_a_link_is_rewritten(write_files: Callable[[dict[str, str | bytes]], Path], kind: str) -> None:
+    folder = write_files({"data/a.csv": "id,text\nd1,secret\nd0,other\n"})
+    (folder / "p").mkdir()
+    (folder / "p/corpus.csv").symlink_to("../data/a.csv")
+    assert sum(withdraw_records(kind, folder / "p", MARKS, dry=False).counts.values()) == 1
+    assert (folder / "p/corpus.csv").is_symlink() and (folder / "data/a.csv").read_text() == "id,text\nd0,other\n"
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_link_into_a_cache_is_refused(write_files: Callable[[dict[str, str | bytes]], Path], dry: bool) -> None:
+    """The name of an object there is the digest of its content."""
+    name = f"cache/files/md5/0f/{'0a' * 15}"
+    folder = write_files({name: "id,text\nd1,secret\n"})
+    (folder / "corpus.csv").symlink_to(folder / name)
+    with pytest.raises(UserError, match=r"corpus.csv: found a link to .*/0f/(0a){15}, an object of a DVC cache, .*; run dvc unprotect"):
+        withdraw_records("csv", folder, MARKS, dry=dry)
+    assert (folder / name).read_text() == "id,text\nd1,secret\n"

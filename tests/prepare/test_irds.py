@@ -1,5 +1,6 @@
 """ir_datasets: ids and splits, read from a dataset registered here; a failed download is one line."""
 
+import errno
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import pytest
 from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
 from ir_datasets.util import Download
 
-from tasks.core.errors import UserError
+from tasks.core.errors import UserError, one_line_errors
 from tasks.core.sources.datasets import parse_dataset
 from tasks.prepare.commands.beir_folder import write_beir
 from tasks.prepare.readers.kinds import read
@@ -40,6 +41,11 @@ class Local(Download):  # type: ignore[misc]
 
     def stream(self) -> Any:
         return self.file.open("rb")
+
+
+class Full(Local):
+    def stream(self) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device", "/cache/docs")
 
 
 class Unavailable(Local):
@@ -123,3 +129,11 @@ def test_unusable_datasets_are_refused(prepare: Any, register: Any) -> None:
     register("far", kind=Unavailable, docs=DOCS, queries="1\tfirst\n", qrels="1 0 d1 1\n")
     with pytest.raises(UserError, match=r"irds:far.*could not read it \(ConnectionError: no name resolved\); go online once"):
         prepare("irds:far")
+
+
+def test_a_full_disk_is_not_a_failed_download(prepare: Any, register: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    register("full", kind=Full, docs=DOCS, queries="1\tfirst\n", qrels="1 0 d1 1\n")
+    with pytest.raises(SystemExit), one_line_errors():
+        prepare("irds:full")
+    message = capsys.readouterr().err
+    assert "No space left on device" in message and "make room" in message and "go online" not in message

@@ -144,7 +144,7 @@ def test_a_batch_whose_negatives_name_no_document_is_kept_out(tmp_path: Path, mo
 def test_those_of_what_is_forgotten_are_taken_out(make: Any, tmp_path: Path) -> None:
     source = parse_dataset(make(tmp_path / "in"))
     (file,) = (tmp_path / "in").glob("negatives.*")
-    counts, _ = withdraw_records(source.kind, tmp_path / "in", {mark("document", "d3"), mark("query", "q2")}, dry=False)
+    counts, *_ = withdraw_records(source.kind, tmp_path / "in", {mark("document", "d3"), mark("query", "q2")}, dry=False)
     assert counts[str(file)] == 3
     assert [(negative.query, negative.doc) for negative in read(source).negatives()] == [
         (query, doc) for query, doc in PAIRS if doc != "d3" and query != "q2"

@@ -177,3 +177,11 @@ def test_an_empty_text_is_named_by_its_place(prepare: Any, write_files: Any, row
     folder = write_files({"faq.csv": f"question,answer\n{rows}\n"})
     with pytest.raises(UserError, match=rf"faq.csv:{2 + rows.startswith('one,x')}: the {problem}; fill it"):
         prepare(f"pairs:{folder / 'faq.csv'}")
+
+
+@pytest.mark.parametrize("column", ["id", "query_id"])
+def test_half_a_character_in_an_id_is_refused(prepare: Any, tmp_path: Path, column: str) -> None:
+    rows = [{"query": "a b", "passage": "c d", column: name} for name in ("x", "\ud800x")]
+    (tmp_path / "faq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r"faq.jsonl:2: found id '\\ud800x', expected one without half a character"):
+        prepare(f"pairs:{tmp_path / 'faq.jsonl'}")

@@ -5,7 +5,8 @@ import unicodedata
 import pytest
 
 from tasks.core.tables.schemas import QRELS, QUERIES
-from tasks.pseudo.making import Candidate, candidates, first_sentence, id_hash, is_dev, joined, plain, words_of
+from tasks.core.text.plain import plain
+from tasks.pseudo.making import Candidate, candidates, first_sentence, id_hash, is_dev, joined, words_of
 from tasks.pseudo.params import Pseudo
 from tasks.pseudo.splits import count_kept, make_split
 

@@ -18,12 +18,13 @@ from tasks.core.files import folder_digest
 from tasks.core.lexical.params import BM25
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.tables.parquet import read_table, write_table
-from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
+from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.document import Text
+from tasks.core.text.plain import plain
 from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pseudo.judges import consistent_ids, search_bm25
-from tasks.pseudo.making import Candidate, candidates, is_dev, plain
+from tasks.pseudo.making import Candidate, candidates, is_dev
 from tasks.pseudo.params import Pseudo
 
 Run = Callable[..., Any]
@@ -145,6 +146,19 @@ def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(proje
     assert read_table(project / "out/documents.parquet", DOCUMENTS).equals(read_table(project / "corpus/documents.parquet", DOCUMENTS))
     stats = json.loads((project / "out" / "stats.json").read_text())
     assert stats["pseudo"]["dev"] == "corpus" and stats["splits"]["train"]["queries"] == len(train)
+
+
+@pytest.mark.parametrize(("dev", "kept"), [(None, ["dev", "test"]), ("pseudo", ["test"])])
+def test_a_split_of_the_source_keeps_its_columns(project: Path, run_stage: Run, dev: str | None, kept: list[str]) -> None:
+    configure(project, dev=dev)
+    for split in SPLITS:
+        query = next(iter(rows(project / "corpus", split)[0]))
+        write_table(project / "corpus/columns" / f"{split}.parquet", COLUMNS, [pa.table([[query], ["source"], [split]], schema=COLUMNS)])
+    run_stage(project, *arguments("out"))
+    assert sorted(path.stem for path in (project / "out/columns").iterdir()) == kept
+    for split in kept:
+        columns = Path("columns") / f"{split}.parquet"
+        assert (project / "out" / columns).read_bytes() == (project / "corpus" / columns).read_bytes()
 
 
 def test_a_query_that_test_has_too_is_neither_in_train_nor_in_dev(project: Path, run_stage: Run) -> None:

@@ -9,6 +9,7 @@ from tasks.core.models.cross_encoder import CrossEncoder
 from tasks.core.params.sections import load
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+from tasks.core.text.document import Text
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY
 from tasks.core.training.loop import Steps
 from tasks.reranker import exposure, step
@@ -45,7 +46,7 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
     texts = dict(enumerate(read_table(corpus / "documents.parquet", DOCUMENTS)["text"].to_pylist()))
     query_texts = dict(enumerate(read_table(corpus / "queries/train.parquet", QUERIES)["text"].to_pylist()))
     params = load(Reranker, "rerankers.small", small.folder / "params.yaml")
-    replay = exposure.replay({"corpus": corpus, "negatives": small.folder / f"data/negatives/{params.negatives}"}, params, tmp_path)
+    replay = exposure.replay({"corpus": corpus, "negatives": small.folder / f"data/negatives/{params.negatives}"}, params, Text(), tmp_path)
     replayed = [roles for _, roles in replay.steps]
     assert len(replayed) == len(pairs) == 3
     for roles, read in zip(replayed, pairs, strict=True):

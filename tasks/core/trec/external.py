@@ -5,6 +5,7 @@ Ids with white space, which a run of ours has escaped, are unescaped.
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -88,5 +89,5 @@ def _lines(path: Path, width: int, expected: str) -> Iterator[tuple[int, list[st
                     raise UserError(f"{path}:{number}: found {counted(len(fields), 'fields')}, expected {width}: {expected}")
     except FileNotFoundError:
         raise UserError(f"{path}: not found; name an existing file") from None
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error}); expected UTF-8 text, gzip if the name ends in .gz") from None

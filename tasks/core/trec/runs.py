@@ -20,7 +20,7 @@ def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> int:
     """Write `batches` (schema RANKED), completely or not at all, as TREC lines `query Q0 doc rank score tag`; returns the line count.
 
     Scores are the shortest decimals that round-trip to the same float32, so trec_eval, which sorts by score and then by
-    descending id, sees the same order. Ids with white space are escaped (trec_ids.py). UserError for an empty id.
+    descending id, sees the same order. Ids with white space are escaped (tasks.core.trec.ids). UserError for an empty id.
     """
     lines = 0
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:

@@ -40,6 +40,7 @@ from tasks.prepare.source import Document, Qrel, Query, Source
 
 ENCODER = json.JSONEncoder(ensure_ascii=False)
 CUTS = re.compile(r"[\t\n\r]")  # characters that end a cell of qrels
+LINE_END = "\r\n"  # before Python 3.13, only cells with a character of it are quoted for line breaks
 HEADER = ("query-id", "corpus-id", "score")
 
 
@@ -154,8 +155,8 @@ def _qrel(qrel: Qrel, weighted: bool) -> bytes:
 def _row(cells: Sequence[str]) -> bytes:
     """A tab-separated row, with cells quoted where the CSV reader needs it."""
     line = io.StringIO()
-    csv.writer(line, delimiter="\t", lineterminator="").writerow(cells)
-    return line.getvalue().encode()
+    csv.writer(line, delimiter="\t", lineterminator=LINE_END).writerow(cells)
+    return line.getvalue().removesuffix(LINE_END).encode()
 
 
 def _json(record: Document | Query, fields: dict[str, Any], written: Written) -> bytes:

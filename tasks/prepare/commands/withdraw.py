@@ -1,22 +1,25 @@
 """Remove records from a source's own files: lines of a BEIR folder, rows of a CSV folder. The process behind `retemper forget`.
 
 A batch of the inbox ("batch") may have either form, with any part missing. Files of pairs ("pairs", in place of folders) are only
-inspected; one that cannot be read is reported with 0 records.
+inspected.
 
 Reads a JSON object from standard input and prints one. Lines that are kept stay byte for byte. A file is replaced by one rename.
 
     {"kind": "beir" | "csv" | "batch" | "pairs", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false, "columns": "#..."}
-    {"files": {FILE: records removed}, "texts": [TEXT, ...]}
+    {"files": {FILE: records removed}, "texts": [TEXT, ...], "unread": [FILE, ...]}
+
+`unread`: files that prepare would refuse. A malformed line of JSON stays; a malformed CSV file stays as it is.
 """
 
 import csv
 import gzip
 import json
+import re
 import sys
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from tasks.core.errors import UserError
 from tasks.core.files import new_file
@@ -27,36 +30,73 @@ from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
 from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
 
+CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
 Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays
 
 
-def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> tuple[dict[str, int], list[str]]:
-    """Remove the records of `marks` from the files of a folder. Return how many, by file, and their texts. `dry`: change nothing."""
-    counts: dict[str, int] = {}
-    texts: list[str] = []
+class Record(NamedTuple):
+    """A line (or row) of a file as it is."""
+
+    raw: bytes
+    taken: Taken
+    is_malformed: bool = False
+
+
+class Withdrawn(NamedTuple):
+    """How many records were removed, by file, and their texts. `unread`: files that cannot be read, at least in part."""
+
+    counts: dict[str, int]
+    texts: list[str]
+    unread: list[str]
+
+
+def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> Withdrawn:
+    """Remove the records of `marks` from the files of a folder. `dry`: change nothing."""
+    withdrawn = Withdrawn({}, [], [])
     for form in batch_forms(folder) if kind == "batch" else (kind,):
         for name, path in files(form, folder):
-            removed = [text for _, text in records(form, name, path, marks) if text is not None]
+            removed, is_malformed = _find(form, name, path, marks)
+            if is_malformed:
+                withdrawn.unread.append(str(path))
             if removed:
-                counts[str(path)] = len(removed)
-                texts += filter(None, removed)
+                target = _target(path)
+                withdrawn.counts[str(path)] = len(removed)
+                withdrawn.texts.extend(filter(None, removed))
                 if not dry:
-                    _rewrite(path, (raw for raw, text in records(form, name, path, marks) if text is None))
-    return counts, texts
+                    _rewrite(target, (record.raw for record in records(form, name, path, marks) if record.taken is None))
+    return withdrawn
 
 
-def count_in_pairs(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, int], list[str]]:
-    """The number of records of `marks` in a file of pairs, as {file: number}, and their texts.
+def _target(path: Path) -> Path:
+    """The file itself, behind links, so that no record stays in it. UserError if it is an object of a DVC cache."""
+    target = path.resolve()
+    if CACHED.search(target.as_posix()):
+        raise UserError(f"{path}: found a link to {target}, an object of a DVC cache, which must not change; run dvc unprotect {path}")
+    return target
 
-    Empty if it has none; {file: 0} if it cannot be read. `columns`: the columns that the data set's SPEC names.
-    """
+
+def _find(form: str, name: str, path: Path, marks: Collection[str]) -> tuple[list[str], bool]:
+    """The texts of the records to remove, and whether any line is malformed. In malformed CSV, rows are unclear, so none is removed."""
+    removed, is_malformed = list[str](), False
+    try:
+        for record in records(form, name, path, marks):
+            is_malformed |= record.is_malformed
+            if record.taken is not None:
+                removed.append(record.taken)
+    except csv.Error:
+        return [], True
+    return removed, is_malformed
+
+
+def count_in_pairs(file: Path, columns: str, marks: Collection[str]) -> Withdrawn:
+    """The number of records of `marks` in a file of pairs, and their texts. `columns`: the columns that the data set's SPEC names."""
     try:
         source = pairs.read(file, columns)
         texts = [document.text for document in source.documents() if mark("document", document.id) in marks]
         texts += [query.text for query in source.queries[""]() if mark("query", query.id) in marks]
     except (UserError, OSError):
-        return {str(file): 0}, []
-    return ({str(file): len(texts)} if texts else {}), texts
+        return Withdrawn({}, [], [str(file)])
+    return Withdrawn({str(file): len(texts)} if texts else {}, texts, [])
 
 
 def batch_forms(folder: Path) -> tuple[str, ...]:
@@ -82,33 +122,33 @@ def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
     yield from (("qrels", path) for path in qrels_files if path.name.removesuffix(".gz").endswith(qrels_endings) and path.is_file())
 
 
-def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
-    """Every line (or row) of a file as it is, and its text if it is to be removed (see `Taken`).
+def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[Record]:
+    """Every line (or row) of a file.
 
-    UserError if the file cannot be decompressed, or its header has two delimiters.
+    UserError if the file cannot be decompressed, or its header has two delimiters. csv.Error if it is malformed CSV.
     """
     try:
         with _open(path) as handle:
             if kind == "beir" and name in ("documents", "queries"):
-                yield from ((raw, _withdrawn_json(raw, name, marks)) for raw in handle)
+                yield from (_json_record(raw, name, marks) for raw in handle)
             elif kind == "beir" and name == "qrels":
-                yield from ((raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
+                yield from (Record(raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
             else:
                 yield from _rows(handle, name, path, marks)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: corrupt gzip ({error}), so what it holds is unknown; replace or remove it, then run again") from None
 
 
-def _withdrawn_json(raw: bytes, name: str, marks: Collection[str]) -> Taken:
+def _json_record(raw: bytes, name: str, marks: Collection[str]) -> Record:
     try:
         record = json.loads(_text(raw))
         identity, text = str(record["_id"]), f"{record.get('text') or record.get('title') or ''}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return text or " " if mark(_record(name), identity) in marks else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Record(raw, None, is_malformed=bool(raw.strip()))
+    return Record(raw, text or " " if mark(_record(name), identity) in marks else None)
 
 
-def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
+def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> Iterator[Record]:
     pending: list[bytes] = []
 
     def lines() -> Iterator[str]:
@@ -120,7 +160,7 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
     with _open(path) as beginning:
         delimiter = delimiter_of(path, map(_text, beginning))
     places: list[int | None] | None = None
-    for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter)):
+    for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter, strict=True)):  # as prepare reads
         raw, removed = b"".join(pending), None
         pending.clear()
         if number == 0 and declares_delimiter(cells, delimiter):
@@ -136,7 +176,7 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
             removed = _judged(cells, (places[0], places[1]), marks)
         elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
             removed = _cell(cells, places[-1]) or " "
-        yield raw, removed
+        yield Record(raw, removed)
 
 
 def _judged(cells: Sequence[str], places: tuple[int | None, int | None], marks: Collection[str]) -> Taken:
@@ -174,17 +214,17 @@ def _rewrite(path: Path, lines: Iterator[bytes]) -> None:
 
 def main() -> None:
     request = json.load(sys.stdin)
-    counts: dict[str, int] = {}
-    texts: list[str] = []
+    total = Withdrawn({}, [], [])
     marks = frozenset(request["marks"])
     for folder in map(Path, request["folders"]):
         if request["kind"] == "pairs":
-            file_counts, removed = count_in_pairs(folder, request["columns"], marks)
+            withdrawn = count_in_pairs(folder, request["columns"], marks)
         else:
-            file_counts, removed = withdraw_records(request["kind"], folder, marks, dry=request["dry"])
-        counts |= file_counts
-        texts += removed
-    print(json.dumps({"files": counts, "texts": texts}))
+            withdrawn = withdraw_records(request["kind"], folder, marks, dry=request["dry"])
+        total.counts.update(withdrawn.counts)
+        total.texts.extend(withdrawn.texts)
+        total.unread.extend(withdrawn.unread)
+    print(json.dumps({"files": total.counts, "texts": total.texts, "unread": total.unread}))
 
 
 if __name__ == "__main__":

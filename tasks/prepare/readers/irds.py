@@ -10,7 +10,7 @@ from typing import Any
 
 import ir_datasets
 
-from tasks.core.errors import UserError
+from tasks.core.errors import UserError, user_error
 from tasks.core.sources.datasets import SPLIT_NAMES
 from tasks.core.sources.grades import EXPECTED, MOST
 from tasks.prepare.source import At, Document, Qrel, Query, Source
@@ -79,7 +79,7 @@ def _load(name: str) -> Any | None:
 
 
 def _numbered(name: str, start: Any) -> Iterator[tuple[At, Any]]:
-    """The items of an ir_datasets iterator, with their places from 1 on. Any failure in it, such as a download, becomes a UserError."""
+    """The items of an ir_datasets iterator, with their places from 1 on. Any failure but the disk's becomes a UserError."""
     items: Iterator[Any] | None = None
     number = 0
     while True:
@@ -89,6 +89,8 @@ def _numbered(name: str, start: Any) -> Iterator[tuple[At, Any]]:
         except StopIteration:
             return
         except Exception as error:
+            if user_error(error):  # a full disk, say: no download helps
+                raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
             raise UserError(
                 f"irds:{name}: ir_datasets could not read it ({reason}); go online once, or put the files in its cache"

@@ -290,18 +290,6 @@ def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> Non
     assert list(text_search.files_with_texts(tmp_path, text_search.needles([]))) == []
 
 
-def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
-    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
-    for name, file, text in (("1", "corpus.csv", "id,text\nd1,secret\n"), ("2", "corpus.jsonl", '{"_id": "d1", "text": "secret"}\n')):
-        (tmp_path / "inbox" / name).mkdir(parents=True)
-        (tmp_path / "inbox" / name / file).write_text(text)
-    ((kind, folders),) = own_tables.own_sources()
-    result = own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=True)
-    assert result == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
-
-
 def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not changed; an unreadable one does not stop the command."""
     monkeypatch.chdir(tmp_path)
@@ -313,12 +301,12 @@ def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypa
         (tmp_path / f"inbox/{name}.csv").write_text(f"Frage,Antwort\n{text}")
     (tmp_path / "inbox/4.csv").write_bytes("Frage,Antwort\nfür,x\n".encode("latin-1"))
     result = own_tables.records_in_inbox([mark("document", digest("secret words")), mark("query", digest("eins"))])
-    assert {Path(name).name: count for name, count in result["files"].items()} == {"1.csv": 2, "3.csv": 2, "4.csv": 0}
+    assert {Path(name).name: count for name, count in result["files"].items()} == {"1.csv": 2, "3.csv": 2}
     assert {*result["texts"]} == {"Secret  words", "eins", "secret words", "Eins"}
-    assert [note for note in own_tables.source_notes({}, result["files"]) if "inbox" in note] == [
+    assert [note for note in own_tables.source_notes({}, result["files"], result["unread"]) if "inbox" in note] == [
         "files of the inbox are not changed, but retrainings leave the records out; delete their rows there: 1.csv (2 records), "
         "3.csv (2 records)",
-        "files of the inbox that cannot be read, so whether they have the records is unknown: 4.csv",
+        "files that cannot be read, at least in part, so whether they have the records is unknown: inbox/4.csv",
     ]
     assert (tmp_path / "inbox/1.csv").read_text() == f"Frage,Antwort\n{rows['1']}"
 

@@ -173,3 +173,13 @@ def test_the_process(write_files: Put, tmp_path: Path) -> None:
         "documents": 3, "titled": 1, "white": 1, "empty": 0, "negatives": 1,
         "queries": {"": 2}, "judgments": {"train": 2, "test": 1}, "left_out": {},
     }  # fmt: skip
+
+
+def test_a_line_break_in_an_id_of_a_negative_is_quoted(tmp_path: Path) -> None:
+    ids = ["a\nb", "a\rb", 'a"b', "a\tb", "a b"]
+    documents = lambda: (Document(At("x", 1), doc, "", "text") for doc in ["d", *ids])  # noqa: E731
+    negatives = lambda: (Negative(At("x", 1), "q", doc) for doc in ids)  # noqa: E731
+    queries, qrels = {"": lambda: iter([Query(At("x", 1), "q", "asks", [])])}, {"train": lambda: iter([Qrel(At("x", 1), "q", "d", 1)])}
+    (tmp_path / "out").mkdir()
+    write_beir(Source(documents, queries, qrels, negatives), tmp_path / "out")
+    assert [negative.doc for negative in read(parse_dataset(f"beir:{tmp_path / 'out'}")).negatives()] == ids

@@ -1,0 +1,38 @@
+"""The user's own tables: what forget cannot read in them is named."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.forgetting import own_tables
+from tasks.core.sources.forgotten import mark
+
+
+def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    for name, file, text in (("1", "corpus.csv", "id,text\nd1,secret\n"), ("2", "corpus.jsonl", '{"_id": "d1", "text": "secret"}\n')):
+        (tmp_path / "inbox" / name).mkdir(parents=True)
+        (tmp_path / "inbox" / name / file).write_text(text)
+    ((kind, folders),) = own_tables.own_sources()
+    result = own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=True)
+    counts = {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}
+    assert result == {"files": counts, "texts": ["secret", "secret"], "unread": []}
+
+
+def test_malformed_files_of_the_inbox_are_named_and_stop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    deep = '{"_id": "d1", "text": ' + "[" * 100_000
+    files = {"1/corpus.csv": 'id,text\nx,"open\nd1,secret\n', "2/corpus.jsonl": deep, "3/corpus.csv": "id,text\nd1,secret\n"}
+    for name, text in files.items():
+        (tmp_path / "inbox" / name).parent.mkdir(parents=True)
+        (tmp_path / "inbox" / name).write_text(text)
+    ((kind, folders),) = own_tables.own_sources()
+    answer = own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=False)
+    assert answer["files"] == {f"{tmp_path}/inbox/3/corpus.csv": 1} and answer["texts"] == ["secret"]
+    notes = list(own_tables.source_notes({}, {}, answer["unread"]))
+    assert notes[-1].endswith("the records is unknown: inbox/1/corpus.csv, inbox/2/corpus.jsonl")
+    assert {name: (tmp_path / "inbox" / name).read_text() for name in files} == {**files, "3/corpus.csv": "id,text\n"}
