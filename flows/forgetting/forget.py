@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.forgetting import text_search
+from flows.forgetting.final_check import check
 from flows.forgetting.holdings import (
     CORPORA,
+    FOUND,
     Entry,
     Holdings,
     Remote,
@@ -37,7 +39,7 @@ from flows.repository.git import git
 from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
 from flows.repository.project import repository
 from flows.storage import forgettings
-from flows.storage.cache import file_md5, object_id, object_path, objects, outs, recorded_runs, refuse_read_only
+from flows.storage.cache import file_md5, object_id, object_path, outs, recorded_runs, refuse_read_only
 from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
@@ -48,8 +50,7 @@ from tasks.core.files import write_text
 from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
 
-FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
-# In .retemper: REBUILT and OF_EXTRA are unfinished or derived, and made again when needed; nobody can make OWN again, so it is only named.
+# In .retemper, unfinished or derived, and made again when needed:
 REBUILT = (
     "scratch",
     "dataset",
@@ -64,7 +65,6 @@ REBUILT = (
     "bisect/data",
 )
 OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets, whose dvc.lock stays
-OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
 SHOWN = 5  # other records with the same text that a note names
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
 
@@ -107,11 +107,12 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
             return 0
         refuse_unwritable(plan, store, root)
         remember(plan)
-        plan.holdings.save(FOUND)
+        (holdings := plan.holdings).save(FOUND)
         for kind, folders in plan.sources:
             withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
-        remaining = check(plan, store, root, trees=trees, tell=tell)
+        source_folders = [folder for _, folders in plan.sources for folder in folders]
+        remaining = check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
         FOUND.unlink()
     print_next_steps(tell)
     return 1 if remaining else 0
@@ -294,61 +295,6 @@ def delete_from(remote: Remote, oids: Collection[str]) -> None:
 
         remote.fs.remove(existing)
         get_index(remote.odb).clear()
-
-
-def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: Tell) -> list[Path]:
-    """Look for the texts in all files that are left, and remove derived files that have one. Return the other files that have one."""
-    from dvc.fs import LocalFileSystem
-
-    wanted, remaining = text_search.needles(plan.holdings.texts), list[Path]()
-    if not plan.holdings.texts:
-        tell("none of their texts is known here, so no file was searched")
-        return remaining
-    stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
-    for place in stores:
-        stray = [path for path in objects(place / "files" / "md5") if text_search.contains_any(path, wanted)]
-        names = {object_id(path) for path in stray}
-        stray += [
-            path
-            for path in objects(place / "files" / "md5")
-            if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
-        ]
-        others = [tree for tree in trees if tree not in worktrees()]
-        owners = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
-        if owners:
-            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), owners)
-        for path in stray:
-            owner = owners.get(object_id(path))
-            explanation = (
-                f"under another id ({owner}): forget that id there, since what was made from it stays"
-                if owner
-                else "though no recorded run says so"
-            )
-            tell(f"{path}: had the text, {explanation}; removed")
-            path.unlink(missing_ok=True)
-    for tree in trees:
-        for path in text_search.files_with_texts(
-            tree, wanted, but=[*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
-        ):
-            if is_derived(path.relative_to(tree)):
-                tell(f"{path}: had the text; removed")
-                path.unlink()
-            else:
-                remaining.append(path)
-    folders = [folder for _, folders in plan.sources for folder in folders]
-    remaining += [path for folder in folders for path in text_search.files_with_texts(folder, wanted) if path not in remaining]
-    for remote in store.remotes:
-        if remote.fs.protocol != "local":
-            tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
-    for path in remaining:
-        tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
-    return remaining
-
-
-def is_derived(path: Path) -> bool:
-    """Whether a file of a working tree, given by its path there, can be made again."""
-    first, second = (*path.parts, "")[:2]
-    return first == "data" or (first == ".retemper" and not second.startswith(OWN))
 
 
 def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:

@@ -24,6 +24,7 @@ from tasks.core.files import write_text
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
+FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
 CORPORA = ("data/corpus", "data/pseudo")
 NONE = tuple(
     f"data/{name}/"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.forgetting import forget, holdings, own_tables, text_search
+from flows.forgetting import forget, holdings, own_tables
 from flows.forgetting.holdings import Entry, Remote, Store
 from flows.storage.cache import file_md5, folder_digest, object_path
 from tasks.core.sources.forgotten import mark, read_marks
@@ -146,11 +146,11 @@ def test_a_killed_forgetting_is_finished_by_the_next(
         patched.setattr(*((Path, "unlink", unlink_or_die) if place == "corpus" else (forget, "check", die)))
         dvc_project.retemper("forget", document, "--yes")
     assert secret not in (dvc_project.folder / "beir/corpus.jsonl").read_text()
-    assert places_of(secret, dvc_project.folder) - {str(dvc_project.folder / forget.FOUND)}
+    assert places_of(secret, dvc_project.folder) - {str(dvc_project.folder / holdings.FOUND)}
     result = dvc_project.retemper("forget", "--yes")
     assert result.status == 0, result
     assert places_of(secret, dvc_project.folder) == set() and "neither in the cache" not in result.out
-    assert not forget.FOUND.exists()
+    assert not holdings.FOUND.exists()
 
 
 def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
@@ -275,21 +275,6 @@ def test_a_corrupt_object_is_read_from_a_remote(store: Store, tmp_path: Path) ->
     assert len(holdings.find(entries, store_with_remote(local_file), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
 
 
-def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
-    text = 'A "quoted" text & more, long enough to be looked for'
-    pq.write_table(pa.table({"id": ["a"], "text": [text]}), tmp_path / "table.parquet")
-    pq.write_table(pa.table({"id": ["a"], "text": ["another"]}), tmp_path / "other.parquet")
-    (tmp_path / "line.jsonl").write_text(json.dumps({"text": text}))
-    (tmp_path / "page.html").write_text("<p>A &quot;quoted&quot; text &amp; more, long enough to be looked for</p>")
-    (tmp_path / "empty").touch()
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git/plain").write_text(text)
-    subprocess.run(["gzip", "-k", "line.jsonl"], cwd=tmp_path, check=True)
-    paths = text_search.files_with_texts(tmp_path, text_search.needles([text]))
-    assert {path.name for path in paths} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
-    assert list(text_search.files_with_texts(tmp_path, text_search.needles([]))) == []
-
-
 def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
@@ -382,18 +367,3 @@ def test_a_corrupt_gzip_in_the_inbox_is_named(
     error = capfd.readouterr().err
     assert (exit_info.value.code, error.count("\n")) == (2, 1)
     assert error.startswith(f"retemper: {file}: corrupt gzip (") and error.endswith("; replace or remove it, then run again\n")
-
-
-def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
-    text = "a text that is long enough to be looked for"
-    own = (".retemper/queries.jsonl", ".retemper/judged/queries.jsonl", "notes/mine.txt")
-    derived = (".retemper/logs/run.log", "data/report/report.html")
-    for name in (*own, *derived):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    plan = forget.Plan(frozenset(), (), holdings.Holdings(texts={text}), (), {}, (), (), ())
-    lines: list[str] = []
-    remaining = forget.check(plan, Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], tell=lines.append)
-    assert {path.relative_to(tmp_path).as_posix() for path in remaining} == set(own)
-    assert all((tmp_path / name).exists() for name in own) and not any((tmp_path / name).exists() for name in derived)
-    assert sum("still has the text" in line for line in lines) == 3

@@ -1,0 +1,71 @@
+"""The last step of `retemper forget`: read all that is left, remove what can be made again, and name the rest."""
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from flows.forgetting import text_search
+from flows.forgetting.holdings import FOUND, Store
+from flows.repository.lock import worktrees
+from flows.storage import forgettings
+from flows.storage.cache import object_id, objects
+from flows.storage.small_files import Place
+
+OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")  # in .retemper; nobody can make them again, so they are only named
+
+
+def check(
+    texts: Collection[str], store: Store, root: Path, *, trees: Sequence[Path], folders: Sequence[Path], tell: Callable[[str], None]
+) -> list[Path]:
+    """Look for `texts` in all files that are left, and remove derived files that have one. Return the other files that have one.
+
+    `root`: of the cache; `folders`: those of sources.
+    """
+    from dvc.fs import LocalFileSystem
+
+    wanted, remaining = text_search.needles(texts), list[Path]()
+    if not texts:
+        tell("none of their texts is known here, so no file was searched")
+        return remaining
+    stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
+    for place in stores:
+        stray = [path for path in objects(place / "files" / "md5") if text_search.contains_any(path, wanted)]
+        names = {object_id(path) for path in stray}
+        stray += [
+            path
+            for path in objects(place / "files" / "md5")
+            if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
+        ]
+        others = [tree for tree in trees if tree not in worktrees()]
+        owners = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
+        if owners:
+            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), owners)
+        for path in stray:
+            owner = owners.get(object_id(path))
+            explanation = (
+                f"under another id ({owner}): forget that id there, since what was made from it stays"
+                if owner
+                else "though no recorded run says so"
+            )
+            tell(f"{path}: had the text, {explanation}; removed")
+            path.unlink(missing_ok=True)
+    for tree in trees:
+        but = [*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
+        for path in text_search.files_with_texts(tree, wanted, but=but):
+            if is_derived(path.relative_to(tree)):
+                tell(f"{path}: had the text; removed")
+                path.unlink()
+            else:
+                remaining.append(path)
+    remaining += [path for folder in folders for path in text_search.files_with_texts(folder, wanted) if path not in remaining]
+    for remote in store.remotes:
+        if remote.fs.protocol != "local":
+            tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
+    for path in remaining:
+        tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
+    return remaining
+
+
+def is_derived(path: Path) -> bool:
+    """Whether a file of a working tree, given by its path there, can be made again."""
+    first, second = (*path.parts, "")[:2]
+    return first == "data" or (first == ".retemper" and not second.startswith(OWN))
