@@ -16,19 +16,20 @@ OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")  # in .
 def check(
     texts: Collection[str], store: Store, root: Path, *, trees: Sequence[Path], folders: Sequence[Path], tell: Callable[[str], None]
 ) -> list[Path]:
-    """Look for `texts` in all files that are left, and remove derived files that have one. Return the other files that have one.
+    """Look for `texts` in all files that are left, and remove derived files that have one. Return the other files that may
+    have one.
 
     `root`: of the cache; `folders`: those of sources.
     """
     from dvc.fs import LocalFileSystem
 
-    wanted, remaining = text_search.needles(texts), list[Path]()
+    wanted, remaining, unread = text_search.needles(texts), list[Path](), list[Path]()
     if not texts:
         tell("none of their texts is known here, so no file was searched")
         return remaining
     stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
     for place in stores:
-        stray = [path for path in objects(place / "files" / "md5") if text_search.contains_any(path, wanted)]
+        stray = list(text_search.having_texts(objects(place / "files" / "md5"), wanted, unread.append))
         names = {object_id(path) for path in stray}
         stray += [
             path
@@ -50,19 +51,25 @@ def check(
             path.unlink(missing_ok=True)
     for tree in trees:
         but = [*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
-        for path in text_search.files_with_texts(tree, wanted, but=but):
+        for path in text_search.having_texts(text_search.files_below(tree, but), wanted, unread.append):
             if is_derived(path.relative_to(tree)):
                 tell(f"{path}: had the text; removed")
                 path.unlink()
             else:
                 remaining.append(path)
-    remaining += [path for folder in folders for path in text_search.files_with_texts(folder, wanted) if path not in remaining]
+    own_files = (path for folder in folders for path in text_search.files_below(folder))
+    remaining += [path for path in text_search.having_texts(own_files, wanted, unread.append) if path not in remaining]
     for remote in store.remotes:
         if remote.fs.protocol != "local":
             tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
     for path in remaining:
         tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
-    return remaining
+    unread = list(dict.fromkeys(unread))
+    for path in unread:
+        tell(
+            f"{path}: cannot be read, so whether it has the text of a forgotten record is unknown; make it readable, or delete it yourself"
+        )
+    return remaining + unread
 
 
 def is_derived(path: Path) -> bool:
