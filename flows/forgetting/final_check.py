@@ -1,16 +1,21 @@
 """The last step of `retemper forget`: read all that is left, remove what can be made again, and name the rest."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from flows.forgetting import text_search
 from flows.forgetting.holdings import FOUND, Store
+from flows.forgetting.own_tables import source_places
 from flows.repository.lock import worktrees
 from flows.storage import forgettings
 from flows.storage.cache import object_id, objects
 from flows.storage.small_files import Place
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")  # in .retemper; nobody can make them again, so they are only named
+EXTRA = "data/extra"  # of flows.evaluating.extra, no stage's out
 
 
 def check(
@@ -50,9 +55,10 @@ def check(
             tell(f"{path}: had the text, {explanation}; removed")
             path.unlink(missing_ok=True)
     for tree in trees:
+        outs, sources = out_paths(tree), source_places(tree)
         but = [*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
         for path in text_search.having_texts(text_search.files_below(tree, but), wanted, unread.append):
-            if is_derived(path.relative_to(tree)):
+            if is_derived(path.relative_to(tree), outs=outs) and not any(path.resolve().is_relative_to(place) for place in sources):
                 tell(f"{path}: had the text; removed")
                 path.unlink()
             else:
@@ -72,7 +78,24 @@ def check(
     return remaining + unread
 
 
-def is_derived(path: Path) -> bool:
-    """Whether a file of a working tree, given by its path there, can be made again."""
+def is_derived(path: Path, *, outs: Collection[str]) -> bool:
+    """Whether a file of a working tree, given by its path there, can be made again. `outs`: those of `out_paths`."""
     first, second = (*path.parts, "")[:2]
-    return first == "data" or (first == ".retemper" and not second.startswith(OWN))
+    if first == "data":
+        is_unfinished = any(part.endswith(".partial") for part in path.parts)
+        return is_unfinished or any(f"{path.as_posix()}/".startswith(out) for out in outs)
+    return first == ".retemper" and not second.startswith(OWN)
+
+
+def out_paths(tree: Path) -> list[str]:
+    """How the paths of all outs begin, by a working tree's dvc.yaml; those of folders and files end in `/`. None if it is invalid."""
+    with suppress(UserError, AttributeError):
+        stages = [stage.get("do", stage) for stage in (read_yaml(tree / "dvc.yaml").get("stages") or {}).values()]
+        outs = [
+            out if isinstance(out, str) else next(iter(out))
+            for stage in stages
+            for key in ("outs", "metrics")
+            for out in stage.get(key, ())
+        ]
+        return [f"{EXTRA}/", *(out.partition("${")[0] if "${" in out else f"{out}/" for out in outs)]
+    return []
