@@ -113,7 +113,10 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         remove(plan, store, root)
         source_folders = [folder for _, folders in plan.sources for folder in folders]
         remaining = check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
-        FOUND.unlink()
+        if remaining:
+            tell(f"when that is done, run retemper forget again; until then {FOUND} holds the texts that it looks for")
+        else:
+            FOUND.unlink()
     print_next_steps(tell)
     return 1 if remaining else 0
 

@@ -153,6 +153,18 @@ def test_a_killed_forgetting_is_finished_by_the_next(
     assert not holdings.FOUND.exists()
 
 
+def test_a_text_that_stays_is_looked_for_again(dvc_project: Any, tiny_corpus: Any) -> None:
+    document = next(iter(tiny_corpus.qrels["train"].values()))
+    dvc_project.write("notes/mine.txt", tiny_corpus.documents[document][1])
+    for arguments in ((document,), ()):  # the second time, no corpus has the text
+        result = dvc_project.retemper("forget", *arguments, "--yes")
+        assert result.status == 1 and f"{Path('notes/mine.txt').absolute()}: still has the text" in result.out, result
+        assert str(holdings.FOUND) in result.out and holdings.FOUND.exists()
+    Path("notes/mine.txt").unlink()
+    result = dvc_project.retemper("forget", "--yes")
+    assert result.status == 0 and not holdings.FOUND.exists(), result
+
+
 def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
     for arguments, message in ((("zebra",), "zebra: no corpus"), ((), "no record is listed")):
         result = dvc_project.retemper("forget", *arguments, "--dry-run")
