@@ -1,4 +1,4 @@
-"""The last step of `retemper forget`: read all that is left, remove what can be made again, and name the rest."""
+"""The last step of `retemper forget`: read what is left outside the caches, remove what can be made again, and name the rest."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -7,10 +7,6 @@ from pathlib import Path
 from flows.forgetting import text_search
 from flows.forgetting.holdings import FOUND, Store
 from flows.forgetting.own_tables import source_places
-from flows.repository.lock import worktrees
-from flows.storage import forgettings
-from flows.storage.cache import object_id, objects
-from flows.storage.small_files import Place
 from tasks.core.errors import UserError
 from tasks.core.params.sections import read_yaml
 
@@ -21,39 +17,16 @@ EXTRA = "data/extra"  # of flows.evaluating.extra, no stage's out
 def check(
     texts: Collection[str], store: Store, root: Path, *, trees: Sequence[Path], folders: Sequence[Path], tell: Callable[[str], None]
 ) -> list[Path]:
-    """Look for `texts` in all files that are left, and remove derived files that have one. Return the other files that may
+    """Look for `texts` in all files of working trees and sources, and remove derived files that have one. Return the other files that may
     have one.
 
     `root`: of the cache; `folders`: those of sources.
     """
-    from dvc.fs import LocalFileSystem
-
     wanted, remaining, unread = text_search.needles(texts), list[Path](), list[Path]()
     if not texts:
         tell("none of their texts is known here, so no file was searched")
         return remaining
-    stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
-    for place in stores:
-        stray = list(text_search.having_texts(objects(place / "files" / "md5"), wanted, unread.append))
-        names = {object_id(path) for path in stray}
-        stray += [
-            path
-            for path in objects(place / "files" / "md5")
-            if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
-        ]
-        others = [tree for tree in trees if tree not in worktrees()]
-        owners = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
-        if owners:
-            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), owners)
-        for path in stray:
-            owner = owners.get(object_id(path))
-            explanation = (
-                f"under another id ({owner}): forget that id there, since what was made from it stays"
-                if owner
-                else "though no recorded run says so"
-            )
-            tell(f"{path}: had the text, {explanation}; removed")
-            path.unlink(missing_ok=True)
+    stores = [root, *store.folder_remotes()]
     for tree in trees:
         outs, sources = out_paths(tree), source_places(tree)
         but = [*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]

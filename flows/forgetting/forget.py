@@ -33,10 +33,11 @@ from flows.forgetting.holdings import (
     same_texts,
 )
 from flows.forgetting.own_tables import own_sources, records_in_inbox, source_notes, withdraw_records
+from flows.forgetting.strays import Strays, find_strays, remove_strays
 from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.git import git
-from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
+from flows.repository.lock import Lock, locks_of_references, parse_dvc_file, read_lock, worktrees
 from flows.repository.project import repository
 from flows.storage import forgettings
 from flows.storage.cache import file_md5, object_id, object_path, outs, recorded_runs, refuse_read_only
@@ -83,6 +84,7 @@ class Plan:
     files: tuple[Path, ...]  # of working trees
     folders: tuple[Path, ...]
     runs: tuple[Path, ...]  # entries of the run cache
+    strays: Strays
     notes: list[str] = field(default_factory=list)
 
 
@@ -112,7 +114,9 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
             withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
         source_folders = [folder for _, folders in plan.sources for folder in folders]
-        remaining = check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
+        remove_strays(plan.strays, tell)
+        remaining = plan.strays.remaining(tell)
+        remaining += check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
         if remaining:
             tell(f"when that is done, run retemper forget again; until then {FOUND} holds the texts that it looks for")
         else:
@@ -152,12 +156,13 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     folders = tuple(path for tree in trees for name in (*REBUILT, *OF_EXTRA) for path in sorted((tree / ".retemper").glob(name)))
     if "document" in kinds:
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
-    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
+    strays = find_strays(holdings.texts, entries, store, oids=oids, trees=trees)
+    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs, strays)
     plan.notes += [f"{corpus}: neither in the cache nor on a remote, so what was made from it is unknown" for corpus in holdings.unread]
     if others := same_texts(entries, store, marks, holdings=holdings):
         shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")
         plan.notes.append(f"the same text stays under another id; to forget that, too: retemper forget {shown}")
-    plan.notes += [*source_notes(lines, inbox["files"]), *losses.values()]
+    plan.notes += [*source_notes(lines, inbox["files"]), *losses.values(), *strays.notes()]
     return plan
 
 
@@ -195,9 +200,16 @@ def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -
     for tree in worktrees():
         own_outs |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
     all_locks += [{"run": entry} for _, entry in recorded_runs(root)]
+    all_locks += [parse_dvc_file(file.read_text(encoding="utf-8"), str(file)) for tree in trees for file in added_files(tree)]
     for lock in all_locks:
-        for entry in lock.values():
-            yield Entry(entry, any(out in own_outs for out in Entry(entry, True).outs()))
+        for name, entry in lock.items():
+            yield Entry(entry, any(out in own_outs for out in Entry(entry, True).outs()), name.endswith(".dvc"))
+
+
+def added_files(tree: Path) -> list[Path]:
+    """The .dvc files of a working tree, committed or not."""
+    names = git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0")
+    return [tree / name for name in names if name.endswith(".dvc") and (tree / name).is_file()]
 
 
 def own_corpora() -> Iterator[tuple[str, str]]:
@@ -241,10 +253,11 @@ def remember(plan: Plan) -> None:
 def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:
     """Raise DiskError, with nothing changed, if the cache or a folder remote holds something to remove but is not writable."""
     oids = plan.holdings.oids
-    if plan.runs or any(object_path(store.objects, oid).exists() for oid in oids):
+    if plan.runs or plan.strays.removed.get(root) or any(object_path(store.objects, oid).exists() for oid in oids):
         refuse_read_only(root, removing=True)
     for remote in store.remotes:
-        if remote.fs.protocol == "local" and not remote.places.keys().isdisjoint(oids) and not os.access(remote.root, os.W_OK):
+        is_affected = plan.strays.removed.get(Path(remote.root)) or not remote.places.keys().isdisjoint(oids)
+        if remote.fs.protocol == "local" and is_affected and not os.access(remote.root, os.W_OK):
             raise DiskError(
                 f"remote {remote.name}: no permission to write to {remote.root}, from which this command removes; nothing was changed; "
                 "give access, or where it is mounted read-only, mount it for writing"

@@ -60,6 +60,9 @@ class Store:
     objects: Path
     remotes: Sequence[Remote] = ()
 
+    def folder_remotes(self) -> list[Path]:
+        return [Path(remote.root) for remote in self.remotes if remote.fs.protocol == "local"]
+
     def read(self, oid: str) -> bytes | None:
         if local := intact_path(self.objects, oid):
             return local.read_bytes()
@@ -85,10 +88,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a dvc.lock or of the run cache; `own` if one of this project's dvc.locks has it."""
+    """An entry of a dvc.lock or of the run cache; `own` if one of this project's dvc.locks has it, `added` if it is a .dvc file."""
 
     value: Mapping[str, Any]
     own: bool
+    added: bool = False
 
     def outs(self) -> Iterator[tuple[str, str]]:
         for out in self.value.get("outs") or []:

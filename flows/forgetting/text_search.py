@@ -34,11 +34,11 @@ class Needles:
     starts: tuple[bytes, ...]
 
 
-def needles(texts: Iterable[str]) -> Needles:
-    """The needles that find these texts."""
+def needles(texts: Iterable[str], *, whole: bool = False) -> Needles:
+    """The needles that find these texts; with `whole`, not by their start alone."""
     texts = sorted(texts)
     long_texts = [text for text in texts if len(text.strip()) >= LEAST]
-    forms = {form for text in long_texts for form in _forms(text.strip()[:LONGEST])}
+    forms = {form for text in long_texts for form in _forms(text.strip()[: None if whole else LONGEST])}
     return Needles(pa.array(texts, pa.string()), pa.array(long_texts, pa.string()), tuple(sorted(forms)))
 
 
