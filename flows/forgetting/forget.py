@@ -26,7 +26,7 @@ from flows.forgetting.holdings import (
     Remote,
     Store,
     find,
-    holders,
+    known_marks,
     may_hold,
     other_shards,
     remote_places,
@@ -128,12 +128,10 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
 def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *, root: Path, trees: Sequence[Path]) -> Plan:
     """Find what holds `records` and those of the list."""
     listed = read_marks()
-    new = tuple(
-        pair
-        for record in dict.fromkeys(records)
-        for pair in parse_record(record, entries, store, listed=listed)
-        if mark(*pair) not in listed
-    )
+    unlisted = {mark(kind, record) for record in records for kind in KINDS} - listed.keys()
+    own_marks = listed.keys() | (known_marks([entry for entry in entries if entry.own], store, unlisted) if unlisted else set())
+    pairs = [parse_record(record, own_marks, listed=listed) for record in dict.fromkeys(records)]
+    new = tuple(pair for pair in pairs if mark(*pair) not in listed)
     known = listed | {mark(kind, record): kind for kind, record in new}
     marks = frozenset(known)
     if not marks:
@@ -166,26 +164,23 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     return plan
 
 
-def parse_record(record: str, entries: Sequence[Entry], store: Store, *, listed: Collection[str]) -> list[tuple[Kind, str]]:
-    """The kind and id of a `record` given as ID, document:ID, or query:ID. Raises UserError if the id is unknown or ambiguous."""
-    kinds = [kind for kind in KINDS if mark(kind, record) in listed] or kinds_of(record, entries, store)
+def parse_record(record: str, known: Collection[str], *, listed: Collection[str]) -> tuple[Kind, str]:
+    """The kind and id of a `record` given as ID, document:ID, or query:ID. Raises UserError if the id is unknown or ambiguous.
+
+    `known`: marks of this project's corpora and of the list, `listed`, which decides first.
+    """
+    kinds = [kind for kind in KINDS if mark(kind, record) in listed] or [kind for kind in KINDS if mark(kind, record) in known]
     if len(kinds) == 1:
-        return [(kinds[0], record)]
+        return kinds[0], record
     if kinds:
         raise UserError(f"{record}: a document and a query have this id; name one: document:{record} or query:{record}")
     prefix, _, rest = record.partition(":")
     for kind in KINDS:
         if prefix == kind and rest:
-            return [(kind, rest)]
+            return kind, rest
     raise UserError(
         f"{record}: no corpus in the cache or on a remote has this id; if the source has it: document:{record} or query:{record}"
     )
-
-
-def kinds_of(record: str, entries: Sequence[Entry], store: Store) -> list[Kind]:
-    """The kinds of record (document, query) that this project's corpora have under an id."""
-    own = [entry for entry in entries if entry.own]
-    return [kind for kind in KINDS if holders(own, store, {mark(kind, record)}).ids]
 
 
 def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -> Iterator[Entry]:

@@ -172,6 +172,15 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, t
     return holdings
 
 
+def known_marks(entries: Iterable[Entry], store: Store, marks: Collection[str]) -> set[str]:
+    """Those of `marks` that a corpus has, each read once."""
+    found = set[str]()
+    for path, oid in {out for entry in entries for out in entry.outs() if out[0] in CORPORA}:
+        for kind, batch in _records(path, oid, store, unread=[]):
+            found |= {name for record_id in batch["id"].to_pylist() if (name := mark(kind, record_id)) in marks}
+    return found
+
+
 def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, holdings: Holdings) -> list[str]:
     """Records with the text of a marked one under another id, in this project's corpora that hold marked ones: document:ID, query:ID."""
     corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & holdings.outs

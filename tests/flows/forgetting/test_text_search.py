@@ -15,7 +15,7 @@ from flows.forgetting import text_search
 
 def found(folder: Path, *texts: str) -> set[str]:
     """The names of the files that have one of the texts; none may be unreadable."""
-    files = text_search.having_texts(text_search.files_below(folder), text_search.needles(texts), pytest.fail)
+    files = text_search.having_texts(text_search.files_below(folder), text_search.needles(texts), lambda path: pytest.fail(str(path)))
     return {path.name for path in files}
 
 
