@@ -100,8 +100,8 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         stack.enter_context(locks.hold_run_locks(trees))
         locks.repair()
         stack.enter_context(repo.lock)
-        store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
-        entries = list(known_entries(root, projects, trees))
+        store = Store(root / "files" / "md5", tuple(open_remotes(repo, root)))
+        entries = list(known_entries(root, projects, trees, remotes=store.remotes))
         plan = make_plan(records, entries, store, root=root, trees=trees)
         print_plan(plan, store, tell, models=exposed_models(plan, tell))
         if dry or not sure():
@@ -183,9 +183,10 @@ def parse_record(record: str, known: Collection[str], *, listed: Collection[str]
     )
 
 
-def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -> Iterator[Entry]:
-    """The entries of every dvc.lock of the projects and of the run cache. Those that made a corpus of this project, in any commit, are
-    its own.
+def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path], *, remotes: Sequence[Remote] = ()) -> Iterator[Entry]:
+    """The entries of every dvc.lock of the projects and of the run caches, here and on `remotes`.
+
+    Those that made a corpus of this project, in any commit, are its own.
     """
     own_outs = set(own_corpora())
     all_locks: list[Lock] = [lock for project in projects for _, versions in locks_of_references(project) for lock in versions]
@@ -195,6 +196,7 @@ def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -
     for tree in worktrees():
         own_outs |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
     all_locks += [{"run": entry} for _, entry in recorded_runs(root)]
+    all_locks += [{"run": entry} for remote in remotes for entry in remote.runs.values()]
     all_locks += [parse_dvc_file(file.read_text(encoding="utf-8"), str(file)) for tree in trees for file in added_files(tree)]
     for lock in all_locks:
         for name, entry in lock.items():
@@ -215,14 +217,17 @@ def own_corpora() -> Iterator[tuple[str, str]]:
             yield from CORPUS.findall(git("cat-file", "blob", oid))
 
 
-def open_remotes(repo: Any) -> Iterator[Remote]:
-    """Open every remote of the project, and fetch its records of runs. Raises UserError if one is unavailable."""
+def open_remotes(repo: Any, root: Path) -> Iterator[Remote]:
+    """Open every remote of the project, and read its records of runs; the cache `root` gets none of them.
+
+    Raises UserError if one is unavailable.
+    """
     for name in repo.config["remote"]:
         try:
             remote = repo.cloud.get_remote(name)
             refuse_unmarked(remote)
-            repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
-            yield Remote(name, remote.fs, remote.odb, remote.path, remote_places(remote.fs, remote.odb.path))
+            runs = gc.remote_runs(remote, root, gc.Needs())
+            yield Remote(name, remote.fs, remote.odb, remote.path, remote_places(remote.fs, remote.odb.path), runs)
         except Exception as error:  # from DVC, or any library that talks to remotes
             raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
 
@@ -251,7 +256,7 @@ def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:
     if plan.runs or plan.strays.removed.get(root) or any(object_path(store.objects, oid).exists() for oid in oids):
         refuse_read_only(root, removing=True)
     for remote in store.remotes:
-        is_affected = plan.strays.removed.get(Path(remote.root)) or not remote.places.keys().isdisjoint(oids)
+        is_affected = plan.strays.removed.get(Path(remote.root)) or stale_runs(remote, oids) or not remote.places.keys().isdisjoint(oids)
         if remote.fs.protocol == "local" and is_affected and not os.access(remote.root, os.W_OK):
             raise DiskError(
                 f"remote {remote.name}: no permission to write to {remote.root}, from which this command removes; nothing was changed; "
@@ -274,15 +279,19 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
             delete_from(remote, oids)
         for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")):
             object_path(store.objects, oid).unlink(missing_ok=True)
+    for remote in store.remotes:
+        if runs := stale_runs(remote, plan.holdings.oids):
+            remote.fs.remove(runs)
     for run in plan.runs:
-        for remote in store.remotes:
-            place = remote.fs.join(remote.root, *run.relative_to(root).parts)
-            if remote.fs.exists(place):
-                remote.fs.remove(place)
         run.unlink(missing_ok=True)
         with suppress(OSError):  # DVC fails on an empty folder of runs; one that is not empty stays
             run.parent.rmdir()
     PUSHED.unlink(missing_ok=True)
+
+
+def stale_runs(remote: Remote, oids: Collection[str]) -> list[str]:
+    """The recorded runs of a remote that made one of the objects `oids`."""
+    return [place for place, entry in remote.runs.items() if any(oid in oids for oid, _ in outs(entry))]
 
 
 def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, list[str]]]:
@@ -338,6 +347,8 @@ def print_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposur
     rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
     rows += [["scratch", str(path), "1"] for path in plan.folders]
     rows += [["run cache", "recorded runs", str(len(plan.runs))]] if plan.runs else []
+    stale = ((remote.name, len(stale_runs(remote, plan.holdings.oids))) for remote in store.remotes)
+    rows += [[f"remote {name}", "recorded runs", str(count)] for name, count in stale if count]
     tell(f"{FILE}: {counted(len(plan.marks), 'records')}, {len(plan.new)} of them new")
     if rows:
         tell(text_table(["where", "what", "number"], rows))

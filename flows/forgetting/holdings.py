@@ -44,13 +44,14 @@ EMBEDDINGS = "data/embeddings/"
 
 @dataclass(frozen=True)
 class Remote:
-    """A remote's filesystem and the objects there, by digest."""
+    """A remote's filesystem, the objects there, by digest, and the recorded runs, by path."""
 
     name: str
     fs: Any
     odb: Any
     root: str  # of the remote
     places: Mapping[str, str]
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
