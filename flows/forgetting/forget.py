@@ -17,27 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from flows.forgetting import text_search
+from flows.forgetting.final_check import check
 from flows.forgetting.holdings import (
     CORPORA,
+    FOUND,
     Entry,
     Holdings,
     Remote,
     Store,
     find,
-    holders,
+    known_marks,
     may_hold,
     other_shards,
     remote_places,
     same_texts,
 )
 from flows.forgetting.own_tables import own_sources, records_in_inbox, source_notes, withdraw_records
+from flows.forgetting.strays import Strays, find_strays, remove_strays
 from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.git import git
-from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
+from flows.repository.lock import Lock, locks_of_references, parse_dvc_file, read_lock, worktrees
 from flows.repository.project import repository
 from flows.storage import forgettings
-from flows.storage.cache import file_md5, object_id, object_path, objects, outs, recorded_runs, refuse_read_only
+from flows.storage.cache import file_md5, object_id, object_path, outs, recorded_runs, refuse_read_only
 from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
@@ -48,8 +51,7 @@ from tasks.core.files import write_text
 from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
 
-FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
-# In .retemper: REBUILT and OF_EXTRA are unfinished or derived, and made again when needed; nobody can make OWN again, so it is only named.
+# In .retemper, unfinished or derived, and made again when needed:
 REBUILT = (
     "scratch",
     "dataset",
@@ -64,7 +66,6 @@ REBUILT = (
     "bisect/data",
 )
 OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets, whose dvc.lock stays
-OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
 SHOWN = 5  # other records with the same text that a note names
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
 
@@ -83,6 +84,7 @@ class Plan:
     files: tuple[Path, ...]  # of working trees
     folders: tuple[Path, ...]
     runs: tuple[Path, ...]  # entries of the run cache
+    strays: Strays
     notes: list[str] = field(default_factory=list)
 
 
@@ -98,8 +100,8 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         stack.enter_context(locks.hold_run_locks(trees))
         locks.repair()
         stack.enter_context(repo.lock)
-        store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
-        entries = list(known_entries(root, projects, trees))
+        store = Store(root / "files" / "md5", tuple(open_remotes(repo, root)))
+        entries = list(known_entries(root, projects, trees, remotes=store.remotes))
         plan = make_plan(records, entries, store, root=root, trees=trees)
         print_plan(plan, store, tell, models=exposed_models(plan, tell))
         if dry or not sure():
@@ -107,12 +109,18 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
             return 0
         refuse_unwritable(plan, store, root)
         remember(plan)
-        plan.holdings.save(FOUND)
+        (holdings := plan.holdings).save(FOUND)
         for kind, folders in plan.sources:
             withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
-        remaining = check(plan, store, root, trees=trees, tell=tell)
-        FOUND.unlink()
+        source_folders = [folder for _, folders in plan.sources for folder in folders]
+        remove_strays(plan.strays, tell)
+        remaining = plan.strays.remaining(tell)
+        remaining += check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
+        if remaining:
+            tell(f"when that is done, run retemper forget again; until then {FOUND} holds the texts that it looks for")
+        else:
+            FOUND.unlink()
     print_next_steps(tell)
     return 1 if remaining else 0
 
@@ -120,12 +128,10 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
 def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *, root: Path, trees: Sequence[Path]) -> Plan:
     """Find what holds `records` and those of the list."""
     listed = read_marks()
-    new = tuple(
-        pair
-        for record in dict.fromkeys(records)
-        for pair in parse_record(record, entries, store, listed=listed)
-        if mark(*pair) not in listed
-    )
+    unlisted = {mark(kind, record) for record in records for kind in KINDS} - listed.keys()
+    own_marks = listed.keys() | (known_marks([entry for entry in entries if entry.own], store, unlisted) if unlisted else set())
+    pairs = [parse_record(record, own_marks, listed=listed) for record in dict.fromkeys(records)]
+    new = tuple(pair for pair in pairs if mark(*pair) not in listed)
     known = listed | {mark(kind, record): kind for kind, record in new}
     marks = frozenset(known)
     if not marks:
@@ -146,40 +152,39 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     folders = tuple(path for tree in trees for name in (*REBUILT, *OF_EXTRA) for path in sorted((tree / ".retemper").glob(name)))
     if "document" in kinds:
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
-    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
+    strays = find_strays(holdings.texts, entries, store, oids=oids, trees=trees)
+    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs, strays)
     plan.notes += [f"{corpus}: neither in the cache nor on a remote, so what was made from it is unknown" for corpus in holdings.unread]
     if others := same_texts(entries, store, marks, holdings=holdings):
         shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")
         plan.notes.append(f"the same text stays under another id; to forget that, too: retemper forget {shown}")
-    plan.notes += [*source_notes(lines, inbox["files"], unread), *losses.values()]
+    plan.notes += [*source_notes(lines, inbox["files"], unread), *losses.values(), *strays.notes()]
     return plan
 
 
-def parse_record(record: str, entries: Sequence[Entry], store: Store, *, listed: Collection[str]) -> list[tuple[Kind, str]]:
-    """The kind and id of a `record` given as ID, document:ID, or query:ID. Raises UserError if the id is unknown or ambiguous."""
-    kinds = [kind for kind in KINDS if mark(kind, record) in listed] or kinds_of(record, entries, store)
+def parse_record(record: str, known: Collection[str], *, listed: Collection[str]) -> tuple[Kind, str]:
+    """The kind and id of a `record` given as ID, document:ID, or query:ID. Raises UserError if the id is unknown or ambiguous.
+
+    `known`: marks of this project's corpora and of the list, `listed`, which decides first.
+    """
+    kinds = [kind for kind in KINDS if mark(kind, record) in listed] or [kind for kind in KINDS if mark(kind, record) in known]
     if len(kinds) == 1:
-        return [(kinds[0], record)]
+        return kinds[0], record
     if kinds:
         raise UserError(f"{record}: a document and a query have this id; name one: document:{record} or query:{record}")
     prefix, _, rest = record.partition(":")
     for kind in KINDS:
         if prefix == kind and rest:
-            return [(kind, rest)]
+            return kind, rest
     raise UserError(
         f"{record}: no corpus in the cache or on a remote has this id; if the source has it: document:{record} or query:{record}"
     )
 
 
-def kinds_of(record: str, entries: Sequence[Entry], store: Store) -> list[Kind]:
-    """The kinds of record (document, query) that this project's corpora have under an id."""
-    own = [entry for entry in entries if entry.own]
-    return [kind for kind in KINDS if holders(own, store, {mark(kind, record)}).ids]
+def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path], *, remotes: Sequence[Remote] = ()) -> Iterator[Entry]:
+    """The entries of every dvc.lock of the projects and of the run caches, here and on `remotes`.
 
-
-def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -> Iterator[Entry]:
-    """The entries of every dvc.lock of the projects and of the run cache. Those that made a corpus of this project, in any commit, are
-    its own.
+    Those that made a corpus of this project, in any commit, are its own.
     """
     own_outs = set(own_corpora())
     all_locks: list[Lock] = [lock for project in projects for _, versions in locks_of_references(project) for lock in versions]
@@ -189,9 +194,17 @@ def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -
     for tree in worktrees():
         own_outs |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
     all_locks += [{"run": entry} for _, entry in recorded_runs(root)]
+    all_locks += [{"run": entry} for remote in remotes for entry in remote.runs.values()]
+    all_locks += [parse_dvc_file(file.read_text(encoding="utf-8"), str(file)) for tree in trees for file in added_files(tree)]
     for lock in all_locks:
-        for entry in lock.values():
-            yield Entry(entry, any(out in own_outs for out in Entry(entry, True).outs()))
+        for name, entry in lock.items():
+            yield Entry(entry, any(out in own_outs for out in Entry(entry, True).outs()), name.endswith(".dvc"))
+
+
+def added_files(tree: Path) -> list[Path]:
+    """The .dvc files of a working tree, committed or not."""
+    names = git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0")
+    return [tree / name for name in names if name.endswith(".dvc") and (tree / name).is_file()]
 
 
 def own_corpora() -> Iterator[tuple[str, str]]:
@@ -202,14 +215,17 @@ def own_corpora() -> Iterator[tuple[str, str]]:
             yield from CORPUS.findall(git("cat-file", "blob", oid))
 
 
-def open_remotes(repo: Any) -> Iterator[Remote]:
-    """Open every remote of the project, and fetch its records of runs. Raises UserError if one is unavailable."""
+def open_remotes(repo: Any, root: Path) -> Iterator[Remote]:
+    """Open every remote of the project, and read its records of runs; the cache `root` gets none of them.
+
+    Raises UserError if one is unavailable.
+    """
     for name in repo.config["remote"]:
         try:
             remote = repo.cloud.get_remote(name)
             refuse_unmarked(remote)
-            repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
-            yield Remote(name, remote.fs, remote.odb, remote.path, remote_places(remote.fs, remote.odb.path))
+            runs = gc.remote_runs(remote, root, gc.Needs())
+            yield Remote(name, remote.fs, remote.odb, remote.path, remote_places(remote.fs, remote.odb.path), runs)
         except Exception as error:  # from DVC, or any library that talks to remotes
             raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
 
@@ -235,10 +251,11 @@ def remember(plan: Plan) -> None:
 def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:
     """Raise DiskError, with nothing changed, if the cache or a folder remote holds something to remove but is not writable."""
     oids = plan.holdings.oids
-    if plan.runs or any(object_path(store.objects, oid).exists() for oid in oids):
+    if plan.runs or plan.strays.removed.get(root) or any(object_path(store.objects, oid).exists() for oid in oids):
         refuse_read_only(root, removing=True)
     for remote in store.remotes:
-        if remote.fs.protocol == "local" and not remote.places.keys().isdisjoint(oids) and not os.access(remote.root, os.W_OK):
+        is_affected = plan.strays.removed.get(Path(remote.root)) or stale_runs(remote, oids) or not remote.places.keys().isdisjoint(oids)
+        if remote.fs.protocol == "local" and is_affected and not os.access(remote.root, os.W_OK):
             raise DiskError(
                 f"remote {remote.name}: no permission to write to {remote.root}, from which this command removes; nothing was changed; "
                 "give access, or where it is mounted read-only, mount it for writing"
@@ -260,15 +277,19 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
             delete_from(remote, oids)
         for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")):
             object_path(store.objects, oid).unlink(missing_ok=True)
+    for remote in store.remotes:
+        if runs := stale_runs(remote, plan.holdings.oids):
+            remote.fs.remove(runs)
     for run in plan.runs:
-        for remote in store.remotes:
-            place = remote.fs.join(remote.root, *run.relative_to(root).parts)
-            if remote.fs.exists(place):
-                remote.fs.remove(place)
         run.unlink(missing_ok=True)
         with suppress(OSError):  # DVC fails on an empty folder of runs; one that is not empty stays
             run.parent.rmdir()
     PUSHED.unlink(missing_ok=True)
+
+
+def stale_runs(remote: Remote, oids: Collection[str]) -> list[str]:
+    """The recorded runs of a remote that made one of the objects `oids`."""
+    return [place for place, entry in remote.runs.items() if any(oid in oids for oid, _ in outs(entry))]
 
 
 def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, list[str]]]:
@@ -292,61 +313,6 @@ def delete_from(remote: Remote, oids: Collection[str]) -> None:
 
         remote.fs.remove(existing)
         get_index(remote.odb).clear()
-
-
-def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: Tell) -> list[Path]:
-    """Look for the texts in all files that are left, and remove derived files that have one. Return the other files that have one."""
-    from dvc.fs import LocalFileSystem
-
-    wanted, remaining = text_search.needles(plan.holdings.texts), list[Path]()
-    if not plan.holdings.texts:
-        tell("none of their texts is known here, so no file was searched")
-        return remaining
-    stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
-    for place in stores:
-        stray = [path for path in objects(place / "files" / "md5") if text_search.contains_any(path, wanted)]
-        names = {object_id(path) for path in stray}
-        stray += [
-            path
-            for path in objects(place / "files" / "md5")
-            if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
-        ]
-        others = [tree for tree in trees if tree not in worktrees()]
-        owners = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
-        if owners:
-            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), owners)
-        for path in stray:
-            owner = owners.get(object_id(path))
-            explanation = (
-                f"under another id ({owner}): forget that id there, since what was made from it stays"
-                if owner
-                else "though no recorded run says so"
-            )
-            tell(f"{path}: had the text, {explanation}; removed")
-            path.unlink(missing_ok=True)
-    for tree in trees:
-        for path in text_search.files_with_texts(
-            tree, wanted, but=[*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
-        ):
-            if is_derived(path.relative_to(tree)):
-                tell(f"{path}: had the text; removed")
-                path.unlink()
-            else:
-                remaining.append(path)
-    folders = [folder for _, folders in plan.sources for folder in folders]
-    remaining += [path for folder in folders for path in text_search.files_with_texts(folder, wanted) if path not in remaining]
-    for remote in store.remotes:
-        if remote.fs.protocol != "local":
-            tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
-    for path in remaining:
-        tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
-    return remaining
-
-
-def is_derived(path: Path) -> bool:
-    """Whether a file of a working tree, given by its path there, can be made again."""
-    first, second = (*path.parts, "")[:2]
-    return first == "data" or (first == ".retemper" and not second.startswith(OWN))
 
 
 def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:
@@ -379,6 +345,8 @@ def print_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposur
     rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
     rows += [["scratch", str(path), "1"] for path in plan.folders]
     rows += [["run cache", "recorded runs", str(len(plan.runs))]] if plan.runs else []
+    stale = ((remote.name, len(stale_runs(remote, plan.holdings.oids))) for remote in store.remotes)
+    rows += [[f"remote {name}", "recorded runs", str(count)] for name, count in stale if count]
     tell(f"{FILE}: {counted(len(plan.marks), 'records')}, {len(plan.new)} of them new")
     if rows:
         tell(text_table(["where", "what", "number"], rows))

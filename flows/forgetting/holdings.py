@@ -24,6 +24,7 @@ from tasks.core.files import write_text
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
+FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
 CORPORA = ("data/corpus", "data/pseudo")
 NONE = tuple(
     f"data/{name}/"
@@ -43,13 +44,14 @@ EMBEDDINGS = "data/embeddings/"
 
 @dataclass(frozen=True)
 class Remote:
-    """A remote's filesystem and the objects there, by digest."""
+    """A remote's filesystem, the objects there, by digest, and the recorded runs, by path."""
 
     name: str
     fs: Any
     odb: Any
     root: str  # of the remote
     places: Mapping[str, str]
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ class Store:
 
     objects: Path
     remotes: Sequence[Remote] = ()
+
+    def folder_remotes(self) -> list[Path]:
+        return [Path(remote.root) for remote in self.remotes if remote.fs.protocol == "local"]
 
     def read(self, oid: str) -> bytes | None:
         if local := intact_path(self.objects, oid):
@@ -84,10 +89,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a dvc.lock or of the run cache; `own` if one of this project's dvc.locks has it."""
+    """An entry of a dvc.lock or of the run cache; `own` if one of this project's dvc.locks has it, `added` if it is a .dvc file."""
 
     value: Mapping[str, Any]
     own: bool
+    added: bool = False
 
     def outs(self) -> Iterator[tuple[str, str]]:
         for out in self.value.get("outs") or []:
@@ -165,6 +171,15 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, t
             holdings.texts |= corpus_texts
             holdings.outs.add((path, oid))
     return holdings
+
+
+def known_marks(entries: Iterable[Entry], store: Store, marks: Collection[str]) -> set[str]:
+    """Those of `marks` that a corpus has, each read once."""
+    found = set[str]()
+    for path, oid in {out for entry in entries for out in entry.outs() if out[0] in CORPORA}:
+        for kind, batch in _records(path, oid, store, unread=[]):
+            found |= {name for record_id in batch["id"].to_pylist() if (name := mark(kind, record_id)) in marks}
+    return found
 
 
 def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, holdings: Holdings) -> list[str]:

@@ -35,6 +35,17 @@ def inbox_entries() -> list[Path]:
     return sorted(path.absolute() for path in local_path(inbox).glob("*")) if inbox else []
 
 
+def source_places(tree: Path) -> list[Path]:
+    """Where the texts of a working tree come from: data sets, articles, and the inbox. None that has all of data/ in it, too."""
+    params, settings = (read_yaml(tree / name) if (tree / name).exists() else {} for name in ("params.yaml", SETTINGS))
+    entries = [params.get("dataset"), params.get("articles"), *(params.get("extra") or {}).values()]
+    specs = [entry if isinstance(entry, str) else str((entry or {}).get("source", "")) for entry in entries]
+    names = [file_and_columns(place)[0] if kind == "pairs" else place for kind, _, place in (spec.partition(":") for spec in specs)]
+    names.append(str((settings.get("intake") or {}).get("inbox") or ""))
+    places = [(tree / local_path(name.strip())).resolve() for name in names if name.strip()]
+    return [place for place in places if not (tree / "data").resolve().is_relative_to(place)]
+
+
 def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.commands.withdraw; return its answer: records by file, their texts, and unread files. `dry`: change nothing."""
     source_kind, _, place = _source().partition(":")

@@ -5,7 +5,8 @@ import html
 import json
 import mmap
 import os
-from collections.abc import Collection, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,55 +14,97 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.tables.parquet import open_parquet
+from tasks.core.tables.parquet import UNREADABLE, open_parquet
 
 LEAST, LONGEST = 24, 60  # characters of a text's start that are searched as bytes; a text shorter than LEAST is found only in Parquet cells
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
+BLOCK = 1 << 20  # bytes of an unpacked file that are searched at a time
 UNSEEN = (".git", ".venv", "__pycache__", "node_modules")
 
 
 @dataclass(frozen=True)
 class Needles:
-    """What to look for: whole cells of Parquet tables, and as bytes the start of each text as plain text, JSON, and HTML."""
+    """What to look for: whole cells of Parquet tables, and as bytes the start of each text, in every form of `_forms`.
+
+    `long_cells`: those of LEAST characters or more, which alone count in lists and records. An answer of one word says nothing.
+    """
 
     cells: pa.Array
+    long_cells: pa.Array
     starts: tuple[bytes, ...]
 
 
-def needles(texts: Iterable[str]) -> Needles:
-    """The needles that find these texts."""
+def needles(texts: Iterable[str], *, whole: bool = False) -> Needles:
+    """The needles that find these texts; with `whole`, not by their start alone."""
     texts = sorted(texts)
-    starts = [text.strip()[:LONGEST] for text in texts if len(text.strip()) >= LEAST]
-    forms = {form.encode() for start in starts for form in (start, json.dumps(start)[1:-1], html.escape(start))}
-    return Needles(pa.array(texts, pa.string()), tuple(sorted(forms)))
+    long_texts = [text for text in texts if len(text.strip()) >= LEAST]
+    forms = {form for text in long_texts for form in _forms(text.strip()[: None if whole else LONGEST])}
+    return Needles(pa.array(texts, pa.string()), pa.array(long_texts, pa.string()), tuple(sorted(forms)))
+
+
+def _forms(text: str) -> set[bytes]:
+    """A text in UTF-8, as it is in plain files, JSON, CSV, and HTML."""
+    in_json = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    return {form.encode(errors="surrogatepass") for form in (text, *in_json, text.replace('"', '""'), html.escape(text))}
 
 
 def contains_any(path: Path, wanted: Needles) -> bool:
-    """Whether a file has one of the texts. Parquet and gzip are unpacked; an invalid one is searched as bytes."""
+    """Whether a file has one of the texts. Parquet and gzip are unpacked; a corrupt one is searched as bytes. OSError if unreadable."""
     if not len(wanted.cells):
         return False
     with path.open("rb") as handle:
         magic = handle.read(4)
         if magic == PARQUET:
-            with suppress(pa.ArrowException):
+            with suppress(*UNREADABLE):
                 return _in_parquet(path, wanted)
         if magic[:2] == GZIP:
-            with suppress(OSError, EOFError), gzip.open(path) as packed:
-                return any(start in line for line in packed for start in wanted.starts)
+            with suppress(OSError, EOFError, zlib.error):
+                return _in_gzip(path, wanted.starts)
         if not magic:
             return False
         with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(content.find(start) >= 0 for start in wanted.starts)
 
 
+def _in_gzip(path: Path, starts: Collection[bytes]) -> bool:
+    overlap = max(map(len, starts), default=1) - 1
+    with gzip.open(path) as packed:
+        before = b""
+        while block := packed.read(BLOCK):
+            block = before + block
+            if any(start in block for start in starts):
+                return True
+            before = block[-overlap:] if overlap else b""
+    return False
+
+
 def _in_parquet(path: Path, wanted: Needles) -> bool:
     with open_parquet(path) as file:
-        columns = [field.name for field in file.schema_arrow if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-        return any(
-            pc.any(pc.is_in(batch[name].cast(pa.string()), value_set=wanted.cells)).as_py()
-            for batch in file.iter_batches(columns=columns)
-            for name in columns
-        )
+        columns = [field.name for field in file.schema_arrow if _has_text(field.type)]
+        return any(_in_column(batch[name], wanted.cells, wanted) for batch in file.iter_batches(columns=columns) for name in columns)
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds strings, at any depth."""
+    if pa.types.is_dictionary(kind):
+        return _has_text(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_has_text(kind.field(index).type) for index in range(kind.num_fields))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _in_column(column: pa.Array, cells: pa.Array, wanted: Needles) -> bool:
+    """Whether one of `cells` is in a column, or one of the long texts in the lists or records that it is made of."""
+    if not _has_text(column.type):
+        return False
+    if pa.types.is_dictionary(column.type):
+        return _in_column(column.dictionary, cells, wanted)
+    if pa.types.is_map(column.type):
+        return any(_in_column(part, wanted.long_cells, wanted) for part in (column.keys, column.items))
+    if pa.types.is_nested(column.type):
+        parts = column.flatten() if pa.types.is_struct(column.type) else [column.flatten()]
+        return any(_in_column(part, wanted.long_cells, wanted) for part in parts)
+    return bool(pc.any(pc.is_in(column.cast(pa.string()), value_set=cells)).as_py())
 
 
 def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
@@ -71,9 +114,13 @@ def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
         yield from (path for name in names if (path := Path(place, name)).is_file() and not path.is_symlink())
 
 
-def files_with_texts(folder: Path, wanted: Needles, but: Collection[Path] = ()) -> Iterator[Path]:
-    """The files below a folder that have one of the texts; unreadable ones are skipped."""
-    for path in files_below(folder, but):
-        with suppress(OSError, ValueError):
+def having_texts(paths: Iterable[Path], wanted: Needles, unreadable: Callable[[Path], None]) -> Iterator[Path]:
+    """The files that have one of the texts. `unreadable` gets each that cannot be read; one that is gone meanwhile has none."""
+    for path in paths:
+        try:
             if contains_any(path, wanted):
                 yield path
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            unreadable(path)

@@ -220,7 +220,7 @@ def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool
     try:
         remote = repo.cloud.get_remote(name)
         refuse_unmarked(remote)
-        runs = _remote_runs(remote, root, needs)
+        runs = remote_runs(remote, root, needs)
         fs, base = remote.fs, remote.odb.path
         sizes = _sizes(fs, base) if fs.exists(base) else {}
     except Exception as error:  # from DVC, or any library that talks to remotes
@@ -268,7 +268,7 @@ def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool
         get_index(remote.odb).clear()
 
 
-def _remote_runs(remote: Any, root: Path, needs: Needs) -> dict[str, Mapping[str, Any]]:
+def remote_runs(remote: Any, root: Path, needs: Needs) -> dict[str, Mapping[str, Any]]:
     """Every entry of a remote's run cache, by its path there. Those that the cache `root` lacks are not added to it.
 
     The names of outs, of entries in the cache too, are added to `needs`.

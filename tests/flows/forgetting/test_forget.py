@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.forgetting import forget, holdings, own_tables, text_search
+from flows.forgetting import forget, holdings, own_tables
 from flows.forgetting.holdings import Entry, Remote, Store
+from flows.repository.lock import read_lock
 from flows.storage.cache import file_md5, folder_digest, object_path
 from tasks.core.sources.forgotten import mark, read_marks
 from tasks.core.tables.parquet import write_table
@@ -55,14 +56,18 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(dvc_project: Any,
     dvc_project.write(".retemper/extra/other/systems.lock", "schema: '2.0'")
     stray = dvc_project.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
     stray.parent.mkdir(exist_ok=True)
-    stray.write_text(f"an old page with {secret[:80]} ...")
+    stray.write_text(f"an old page with {secret} ...")
     shutil.copytree(dvc_project.folder / "beir", tmp_path / "beir")
     assert len(places_of(secret, dvc_project.folder, team)) >= 6
+    run = team / "runs/ab" / ("ab" + "0" * 62) / ("cd" + "0" * 62)  # of a colleague; the cache lacks it
+    run.parent.mkdir(parents=True)
+    run.write_text(json.dumps(next(entry for stage, entry in read_lock().items() if stage == "encode@warmup")))
     before = dvc_project.state()
     dry_run = dvc_project.retemper("forget", document, query, "--dry-run")
     assert dry_run.status == 0, dry_run
-    assert dvc_project.state() == before, "a dry run changes nothing"
+    assert dvc_project.state() == before and not Path(".dvc/cache/runs/ab", *run.parts[-2:]).exists(), "a dry run changes nothing"
     assert "data/embeddings/warmup" in dry_run.out and "remote team" in dry_run.out
+    assert f"{stray}: has the text, though no recorded run says so" in dry_run.out.replace("\n", "")
     assert "data/encoders" not in dry_run.out, "weights are told by what saw the record"
     assert "train@" in dry_run.out or "tower" in dry_run.out
     result = dvc_project.retemper("forget", document)
@@ -70,7 +75,7 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(dvc_project: Any,
 
     result = dvc_project.retemper("forget", document, query, "--yes")
     assert result.status == 0, result
-    assert places_of(secret, dvc_project.folder, team) == set()
+    assert places_of(secret, dvc_project.folder, team) == set() and not run.exists()
     assert [name for name in places_of(query_text, dvc_project.folder, team) if "queries" in name or name.endswith(".jsonl")] == []
     for folder in (dvc_project.folder / ".dvc/cache", team):
         for file in (folder / "files/md5").rglob("*"):
@@ -146,11 +151,23 @@ def test_a_killed_forgetting_is_finished_by_the_next(
         patched.setattr(*((Path, "unlink", unlink_or_die) if place == "corpus" else (forget, "check", die)))
         dvc_project.retemper("forget", document, "--yes")
     assert secret not in (dvc_project.folder / "beir/corpus.jsonl").read_text()
-    assert places_of(secret, dvc_project.folder) - {str(dvc_project.folder / forget.FOUND)}
+    assert places_of(secret, dvc_project.folder) - {str(dvc_project.folder / holdings.FOUND)}
     result = dvc_project.retemper("forget", "--yes")
     assert result.status == 0, result
     assert places_of(secret, dvc_project.folder) == set() and "neither in the cache" not in result.out
-    assert not forget.FOUND.exists()
+    assert not holdings.FOUND.exists()
+
+
+def test_a_text_that_stays_is_looked_for_again(dvc_project: Any, tiny_corpus: Any) -> None:
+    document = next(iter(tiny_corpus.qrels["train"].values()))
+    dvc_project.write("notes/mine.txt", tiny_corpus.documents[document][1])
+    for arguments in ((document,), ()):  # the second time, no corpus has the text
+        result = dvc_project.retemper("forget", *arguments, "--yes")
+        assert result.status == 1 and f"{Path('notes/mine.txt').absolute()}: still has the text" in result.out, result
+        assert str(holdings.FOUND) in result.out and holdings.FOUND.exists()
+    Path("notes/mine.txt").unlink()
+    result = dvc_project.retemper("forget", "--yes")
+    assert result.status == 0 and not holdings.FOUND.exists(), result
 
 
 def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
@@ -275,21 +292,6 @@ def test_a_corrupt_object_is_read_from_a_remote(store: Store, tmp_path: Path) ->
     assert len(holdings.find(entries, store_with_remote(local_file), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
 
 
-def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
-    text = 'A "quoted" text & more, long enough to be looked for'
-    pq.write_table(pa.table({"id": ["a"], "text": [text]}), tmp_path / "table.parquet")
-    pq.write_table(pa.table({"id": ["a"], "text": ["another"]}), tmp_path / "other.parquet")
-    (tmp_path / "line.jsonl").write_text(json.dumps({"text": text}))
-    (tmp_path / "page.html").write_text("<p>A &quot;quoted&quot; text &amp; more, long enough to be looked for</p>")
-    (tmp_path / "empty").touch()
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git/plain").write_text(text)
-    subprocess.run(["gzip", "-k", "line.jsonl"], cwd=tmp_path, check=True)
-    paths = text_search.files_with_texts(tmp_path, text_search.needles([text]))
-    assert {path.name for path in paths} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
-    assert list(text_search.files_with_texts(tmp_path, text_search.needles([]))) == []
-
-
 def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not changed; an unreadable one does not stop the command."""
     monkeypatch.chdir(tmp_path)
@@ -370,18 +372,3 @@ def test_a_corrupt_gzip_in_the_inbox_is_named(
     error = capfd.readouterr().err
     assert (exit_info.value.code, error.count("\n")) == (2, 1)
     assert error.startswith(f"retemper: {file}: corrupt gzip (") and error.endswith("; replace or remove it, then run again\n")
-
-
-def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
-    text = "a text that is long enough to be looked for"
-    own = (".retemper/queries.jsonl", ".retemper/judged/queries.jsonl", "notes/mine.txt")
-    derived = (".retemper/logs/run.log", "data/report/report.html")
-    for name in (*own, *derived):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    plan = forget.Plan(frozenset(), (), holdings.Holdings(texts={text}), (), {}, (), (), ())
-    lines: list[str] = []
-    remaining = forget.check(plan, Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], tell=lines.append)
-    assert {path.relative_to(tmp_path).as_posix() for path in remaining} == set(own)
-    assert all((tmp_path / name).exists() for name in own) and not any((tmp_path / name).exists() for name in derived)
-    assert sum("still has the text" in line for line in lines) == 3

@@ -1,0 +1,74 @@
+"""The last step of `retemper forget`: read what is left outside the caches, remove what can be made again, and name the rest."""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from flows.forgetting import text_search
+from flows.forgetting.holdings import FOUND, Store
+from flows.forgetting.own_tables import source_places
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
+
+OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")  # in .retemper; nobody can make them again, so they are only named
+EXTRA = "data/extra"  # of flows.evaluating.extra, no stage's out
+
+
+def check(
+    texts: Collection[str], store: Store, root: Path, *, trees: Sequence[Path], folders: Sequence[Path], tell: Callable[[str], None]
+) -> list[Path]:
+    """Look for `texts` in all files of working trees and sources, and remove derived files that have one. Return the other files that may
+    have one.
+
+    `root`: of the cache; `folders`: those of sources.
+    """
+    wanted, remaining, unread = text_search.needles(texts), list[Path](), list[Path]()
+    if not texts:
+        tell("none of their texts is known here, so no file was searched")
+        return remaining
+    stores = [root, *store.folder_remotes()]
+    for tree in trees:
+        outs, sources = out_paths(tree), source_places(tree)
+        but = [*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
+        for path in text_search.having_texts(text_search.files_below(tree, but), wanted, unread.append):
+            if is_derived(path.relative_to(tree), outs=outs) and not any(path.resolve().is_relative_to(place) for place in sources):
+                tell(f"{path}: had the text; removed")
+                path.unlink()
+            else:
+                remaining.append(path)
+    own_files = (path for folder in folders for path in text_search.files_below(folder))
+    remaining += [path for path in text_search.having_texts(own_files, wanted, unread.append) if path not in remaining]
+    for remote in store.remotes:
+        if remote.fs.protocol != "local":
+            tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
+    for path in remaining:
+        tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
+    unread = list(dict.fromkeys(unread))
+    for path in unread:
+        tell(
+            f"{path}: cannot be read, so whether it has the text of a forgotten record is unknown; make it readable, or delete it yourself"
+        )
+    return remaining + unread
+
+
+def is_derived(path: Path, *, outs: Collection[str]) -> bool:
+    """Whether a file of a working tree, given by its path there, can be made again. `outs`: those of `out_paths`."""
+    first, second = (*path.parts, "")[:2]
+    if first == "data":
+        is_unfinished = any(part.endswith(".partial") for part in path.parts)
+        return is_unfinished or any(f"{path.as_posix()}/".startswith(out) for out in outs)
+    return first == ".retemper" and not second.startswith(OWN)
+
+
+def out_paths(tree: Path) -> list[str]:
+    """How the paths of all outs begin, by a working tree's dvc.yaml; those of folders and files end in `/`. None if it is invalid."""
+    with suppress(UserError, AttributeError):
+        stages = [stage.get("do", stage) for stage in (read_yaml(tree / "dvc.yaml").get("stages") or {}).values()]
+        outs = [
+            out if isinstance(out, str) else next(iter(out))
+            for stage in stages
+            for key in ("outs", "metrics")
+            for out in stage.get(key, ())
+        ]
+        return [f"{EXTRA}/", *(out.partition("${")[0] if "${" in out else f"{out}/" for out in outs)]
+    return []

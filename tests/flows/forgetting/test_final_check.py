@@ -1,0 +1,54 @@
+"""What the last search removes, and what it only names."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.forgetting.final_check import check
+from flows.forgetting.holdings import Store
+
+
+def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
+    text = "a text that is long enough to be looked for"
+    own = (".retemper/queries.jsonl", ".retemper/judged/queries.jsonl", "notes/mine.txt")
+    derived = (".retemper/logs/run.log", "data/report/report.html")
+    for name in (*own, *derived):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "dvc.yaml").write_text("stages: {report: {outs: [data/report]}}")
+    lines: list[str] = []
+    remaining = check([text], Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], folders=[], tell=lines.append)
+    assert {path.relative_to(tmp_path).as_posix() for path in remaining} == set(own)
+    assert all((tmp_path / name).exists() for name in own) and not any((tmp_path / name).exists() for name in derived)
+    assert sum("still has the text" in line for line in lines) == 3
+
+
+@pytest.mark.parametrize("source", ["pairs:data/mine/pairs.jsonl#query=q", "beir:data/mine", "parquet:data/runs/mine", "csv:data"])
+def test_files_of_sources_below_data_stay(tmp_path: Path, source: str) -> None:
+    """Also one in the folder of an out; and what no stage makes, whether a source or not."""
+    text = "a text that is long enough to be looked for"
+    (tmp_path / "params.yaml").write_text(
+        f"dataset: {{source: '{source}'}}\narticles: {{source: jsonl:data/runs/wiki.jsonl}}\n"
+        "extra: {one: 'csv:data/runs/one', two: {source: beir:data/runs/two}}\n"
+    )
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: data/runs/inbox}\n")
+    (tmp_path / "dvc.yaml").write_text(
+        "stages: {a: {outs: [data/corpus, data/one.json: {cache: false}]}, b: {foreach: [x], do: {outs: ['data/runs/${item}']}}}"
+    )
+    own = {
+        "mine/pairs.jsonl",
+        "corpus.csv",
+        "corpus.jsonl",
+        "runs/wiki.jsonl",
+        "runs/one/corpus.csv",
+        "runs/two/a.jsonl",
+        "runs/inbox/b.csv",
+    }
+    own |= {"runs/mine/a.jsonl"} if "runs/mine" in source else set()
+    derived = {"corpus/documents.jsonl", "one.json", "runs/x/run.txt", "extra/one/table.txt", ".corpus.partial/documents.jsonl"}
+    for name in own | derived:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text(text)
+    remaining = check([text], Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], folders=[], tell=lambda _: None)
+    assert {path.relative_to(tmp_path / "data").as_posix() for path in remaining} == own
+    assert {path.relative_to(tmp_path / "data").as_posix() for path in (tmp_path / "data").rglob("*") if path.is_file()} == own

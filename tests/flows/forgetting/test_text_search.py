@@ -1,0 +1,82 @@
+"""Which files are found to have a text."""
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.forgetting import text_search
+
+
+def found(folder: Path, *texts: str) -> set[str]:
+    """The names of the files that have one of the texts; none may be unreadable."""
+    files = text_search.having_texts(text_search.files_below(folder), text_search.needles(texts), lambda path: pytest.fail(str(path)))
+    return {path.name for path in files}
+
+
+def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
+    text = 'A "quoted" text & more, long enough to be looked for'
+    pq.write_table(pa.table({"id": ["a"], "text": [text]}), tmp_path / "table.parquet")
+    pq.write_table(pa.table({"id": ["a"], "text": ["another"]}), tmp_path / "other.parquet")
+    (tmp_path / "line.jsonl").write_text(json.dumps({"text": text}))
+    (tmp_path / "page.html").write_text("<p>A &quot;quoted&quot; text &amp; more, long enough to be looked for</p>")
+    (tmp_path / "empty").touch()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/plain").write_text(text)
+    subprocess.run(["gzip", "-k", "line.jsonl"], cwd=tmp_path, check=True)
+    assert found(tmp_path, text) == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
+    assert found(tmp_path) == set()
+
+
+def test_every_form_of_a_text_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'Café "Müller"\n\nOpening hours, and all that one must know about them'
+    (tmp_path / "utf8.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False))
+    (tmp_path / "ascii.jsonl").write_text(json.dumps({"text": text}))
+    quoted = text.replace('"', '""')
+    (tmp_path / "table.csv").write_text(f'd1,"{quoted}"\n')
+    (tmp_path / "other.csv").write_text('d1,"Café ""Mayer"""\n')
+    for start in range(4):  # at either side of a border between blocks
+        (tmp_path / f"lines{start}.gz").write_bytes(gzip.compress(b"x" * start * 13 + text.encode()))
+    monkeypatch.setattr(text_search, "BLOCK", 16)
+    assert found(tmp_path, text) == {"utf8.jsonl", "ascii.jsonl", "table.csv", *(f"lines{start}.gz" for start in range(4))}
+
+
+def test_texts_in_lists_records_and_dictionaries_are_found(tmp_path: Path) -> None:
+    text = "a text that is long enough to be looked for"
+    columns = {
+        "list": pa.array([["x", text], []]),
+        "record": pa.array([{"n": 1, "in": {"deep": [text]}}, None]),
+        "map": pa.array([[("x", text)]], pa.map_(pa.string(), pa.string())),
+        "dictionary": pa.array([text, "x", text]).dictionary_encode(),
+        "short": pa.array(["who", "x"]).dictionary_encode(),
+        "answers": pa.array([["who"], ["x"]]),
+        "other": pa.array([[1, 2], [3]]),
+    }
+    for name, column in columns.items():
+        pq.write_table(pa.table({name: column}), tmp_path / name)
+    assert found(tmp_path, text, "who") == {"list", "record", "map", "dictionary", "short"}, "an answer of one word is not the record"
+
+
+def test_a_corrupt_file_is_searched_as_bytes(tmp_path: Path) -> None:
+    text = "a text that is long enough to be looked for"
+    packed = gzip.compress(os.urandom(2000))
+    (tmp_path / "corrupt.gz").write_bytes(packed[:10] + b"\xff" + packed[11:])
+    (tmp_path / "begins.gz").write_bytes(packed[:10] + b"\xff" + packed[11:] + text.encode())
+    pq.write_table(pa.table({"text": [f"{number} {text}" for number in range(100)]}), tmp_path / "page.parquet", compression="zstd")
+    content = bytearray((tmp_path / "page.parquet").read_bytes())
+    content[4:400] = text.encode().ljust(396, b"\xff")
+    (tmp_path / "page.parquet").write_bytes(content)
+    assert found(tmp_path, text) == {"begins.gz", "page.parquet"}
+
+
+def test_an_unreadable_file_is_named_and_one_that_is_gone_is_not(tmp_path: Path) -> None:
+    """A folder stands for a file that may not be read: root may read all."""
+    unreadable: list[Path] = []
+    paths = [tmp_path, tmp_path / "gone"]
+    assert list(text_search.having_texts(paths, text_search.needles(["a text"]), unreadable.append)) == []
+    assert unreadable == [tmp_path]
