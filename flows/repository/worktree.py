@@ -24,6 +24,7 @@ from tasks.core.errors import Problem, UserError
 from tasks.core.files import write_text
 from tasks.core.params.sections import read_yaml
 from tasks.core.sources import forgotten
+from tasks.core.sources.pairs import file_and_columns
 from tasks.core.stage.code import PACKAGE
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
@@ -151,7 +152,8 @@ def link_sources(tree: Path, room: Path | None = None) -> None:
     exists. UserError if a source would still resolve to something different from there.
     """
     for key, source in source_keys(read_yaml(tree / "params.yaml")):
-        place = Path(source.partition(":")[2] or source)
+        kind, _, name = source.partition(":")
+        place = Path(file_and_columns(name)[0] if kind == "pairs" else name or source)
         if place.is_absolute() or not place.exists():
             continue
         target = Path(os.path.normpath(tree.absolute() / place))

@@ -168,6 +168,14 @@ def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_p
         link_sources(far_tree)
 
 
+def test_a_file_of_pairs_is_linked_without_its_columns(tree: Path) -> None:
+    Path("../faq.csv").write_text("Frage,Antwort\na,b\n")
+    for columns in ("", "#query=Frage,passage=Antwort"):
+        (tree / "params.yaml").write_text(f"dataset: {{source: 'pairs:../faq.csv{columns}'}}\n")
+        link_sources(tree, ROOM)
+        (ROOM / "up/up/faq.csv").unlink()  # the link; FileNotFoundError without it
+
+
 def test_a_source_that_git_has_in_a_tree_is_left_alone(tree: Path) -> None:
     set_encoder(tree, "./encoder")
     (tree / "encoder").mkdir()
