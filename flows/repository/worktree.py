@@ -212,9 +212,7 @@ def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
     settings = Config(str(folder / ".dvc"), validate=False)
     with edit_settings(settings, "local", validate=False) as edited:
         edited.update(local)
-        edited.setdefault("cache", {}).pop("dir", None)
-        if not own_cache:
-            edited["cache"]["dir"] = cache
+        edited.setdefault("cache", {})["dir"] = str(folder.absolute() / ".dvc/cache") if own_cache else cache
         for name, url in urls.items():
             edited.setdefault("remote", {}).setdefault(name, {})["url"] = url
     (folder / ".dvc/config.local").chmod(0o600)

@@ -83,6 +83,19 @@ def test_a_project_at_a_path_of_any_letters_shares_its_settings(toy: Any, tmp_pa
         assert Path(repo.cache.local_cache_dir) == project / ".dvc/cache"
 
 
+def test_a_tree_has_its_own_cache_where_committed_settings_name_a_shared_one(toy: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """`dvc cache dir` writes them, and `reproduce --recompute` took every stage from there."""
+    with (toy.folder / ".dvc/config").open("a") as settings:
+        settings.write(f"[cache]\n    dir = {tmp_path / 'shared'}\n")
+    toy.command("git", "commit", "--quiet", "-am", "share")
+    monkeypatch.chdir(toy.folder)
+    tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
+    for own_cache, cache in ((True, tree.absolute() / ".dvc/cache"), (False, tmp_path / "shared")):
+        equip(tree, own_cache=own_cache)
+        with Repo(str(tree)) as repo:
+            assert Path(repo.cache.local_cache_dir) == cache
+
+
 def test_what_is_forgotten_and_not_committed_stays_out_of_a_tree(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that is not changed (a file of pairs) brought it back with the next retraining, sweep, or evaluation."""
     monkeypatch.chdir(toy.folder)
