@@ -8,13 +8,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from flows.parameters.sources import source_keys
 from flows.process import locks
+from flows.process.owners import abandoned, owned_prefix
 from flows.process.problems import Problems
 from flows.process.processes import TYPED, Processes, environment, typed_command
 from flows.repository.git import GitFailed, git
@@ -69,13 +69,9 @@ def temp_tree(command: str) -> Path:
     Worktrees that killed processes left behind are removed first.
     """
     SCRATCH.mkdir(exist_ok=True)
-    for folder in [folder for name in PASSING for folder in SCRATCH.glob(f"{name}-*-*")]:
-        with suppress(PermissionError):  # a running process of another user
-            try:
-                os.kill(int(folder.name.split("-")[1]), 0)
-            except (ProcessLookupError, ValueError):
-                remove_worktree(folder)
-    return Path(tempfile.mkdtemp(prefix=f"{command}-{os.getpid()}-", dir=SCRATCH.absolute()))
+    for folder in [folder for name in PASSING for folder in abandoned(SCRATCH, name)]:
+        remove_worktree(folder)
+    return Path(tempfile.mkdtemp(prefix=owned_prefix(command), dir=SCRATCH.absolute()))
 
 
 def is_temporary(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 
+from flows.process.owners import machine
 from flows.process.processes import Processes
 from flows.repository.lock import commit_of
 from flows.repository.worktree import (
@@ -31,15 +32,17 @@ def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.Monk
     monkeypatch.chdir(toy.folder)
     process = subprocess.Popen(["true"])
     process.wait()
-    alive, dead, strange = (Path(f".retemper/{name}-x") for name in (f"reproduce-{os.getpid()}", f"evaluate-{process.pid}", "evaluate-no"))
-    for tree in (alive, dead):
+    names = f"reproduce-{machine()}-{os.getpid()}", f"evaluate-{machine()}-{process.pid}", f"evaluate-{machine()}-no"
+    alive, dead, strange = (Path(f".retemper/{name}-x") for name in names)
+    foreign = Path(f".retemper/evaluate-12345678-{process.pid}-x")  # of a process of another machine, on a shared disk
+    for tree in (alive, dead, foreign):
         make_worktree(tree, commit_of("HEAD"))
     strange.mkdir()
     for folder in (Path(".retemper/evaluate/store"), Path(".retemper/sweep")):
         folder.mkdir(parents=True)
     mine = temp_tree("evaluate")
-    names = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
-    assert names == {alive.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
+    left = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
+    assert left == {alive.name, foreign.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
     listing = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
     assert alive.name in listing and dead.name not in listing
     remove_worktree(alive)
