@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.batches.pairs_files import origin
-from flows.batches.records import WEIGHT, Files, beir_lines, files_of, lines
+from flows.batches.records import WEIGHT, Files, beir_lines, files_of, has_half_character, lines
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.plurals import counted
@@ -146,6 +146,8 @@ def _identified(path: Path, number: int, line: str) -> str:
         record = None
     if not isinstance(record, dict) or "_id" not in record:
         raise UserError(f"{path}:{number}: found no JSON object with _id; fix that line")
+    if has_half_character(str(record["_id"])):  # which the database refuses
+        raise UserError(f"{path}:{number}: _id contains half a character (a lone surrogate, \\ud800 to \\udfff); fix that line")
     return str(record["_id"])
 
 

@@ -272,6 +272,8 @@ def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
     query, doc, grade, *rest = cells
     if not query or not doc:
         wrong(f"{at}: found query-id {shorten(query)} and corpus-id {shorten(doc)}, expected two ids")
+    elif not (_named(at, query, wrong) and _named(at, doc, wrong)):
+        return None
     elif not is_grade(grade):
         wrong(f"{at}: found grade {shorten(grade)}, expected {EXPECTED}")
     elif (weight := weight_of(rest[0]) if rest else 1.0) is None:

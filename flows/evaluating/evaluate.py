@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +19,14 @@ from flows.process.display import Display, text_table
 from flows.process.problems import print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
+from flows.repository.project import lock_is_readable
 from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, read_changes, remove_worktree, run_in, temp_tree
 from flows.results import metrics
 from flows.results.fusions import BM25, fusion_parts, fusions, record_of
 from flows.results.generations import current_lock, refuse_unfit
 from flows.storage.remote import WARNING
 from tasks.core.errors import Problem, UserError
-from tasks.core.files import read_json, write_json
+from tasks.core.files import new_file, read_json, write_json
 from tasks.core.lexical import params as lexical
 from tasks.core.metrics.mteb import MAIN, task_result
 from tasks.core.params.sections import read_yaml, validate
@@ -169,12 +170,15 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
             (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
         link_store(kept, project)
         lock = kept / f"{plan.name}.lock"
-        shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
+        (project / LOCK).unlink(missing_ok=True)
+        if lock.exists() and lock_is_readable(lock):  # earlier versions wrote it in place
+            shutil.copy(lock, project / LOCK)
         for note in plan.notes:
             display.line(note)
         problem = _run(project, plan.targets, processes=processes, display=display)
         if problem is None or (plan.partial and (project / LOCK).exists()):
-            shutil.copy(project / LOCK, lock)
+            with new_file(lock) as new:
+                shutil.copy(project / LOCK, new)
             yield project
         if problem:
             raise RunFailed(problem)
@@ -213,7 +217,8 @@ def make_store(data: str, most: int = DATASETS) -> Path:
     os.utime(folder)
     others = [place for place in STORES.iterdir() if place != folder]  # which may be newer, if a clock was set back
     for old in sorted(others, key=lambda place: place.stat().st_mtime, reverse=True)[max(most, DATASETS) - 1 :]:
-        shutil.rmtree(old, ignore_errors=True)
+        with suppress(UserError, OSError), locks.hold_run_lock(old / "lock"):  # one in use stays
+            shutil.rmtree(old, ignore_errors=True)
     return folder
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.exporting.record import Record, gather
 from flows.exporting.settings import Export
+from flows.process import locks
 from flows.process.processes import Processes, environment
 from tasks.core.errors import printable, redacted
 from tasks.core.files import write_json
@@ -42,15 +43,22 @@ def export_run(
 
 
 def export(project: Path, settings: Export, record: Record | None, *, warn: Callable[[str], None]) -> list[str]:
-    """Export `record` from the folder `project`; return the targets that it was sent to. Targets that have it already are skipped."""
+    """Export `record` from the folder `project`; return the targets that it was sent to. Targets that have it already are skipped.
+
+    One export at a time: a run and a retraining may end at once.
+    """
     if not record:
         return []
+    with locks.wait_and_hold(project / FOLDER / "lock"):
+        return _export(project, settings, record, warn=warn)
+
+
+def _export(project: Path, settings: Export, record: Record, *, warn: Callable[[str], None]) -> list[str]:
     wanted = {name: f"{record.digest} {target.model_dump_json()}" for name, target in settings.targets.items()}
     done = _read(project / DONE)
     due = [name for name in wanted if done.get(name) != wanted[name]]
     if not due:
         return []
-    (project / FOLDER).mkdir(parents=True, exist_ok=True)
     file = (project / FOLDER / "record.json").absolute()
     write_json(file, {"settings": settings.model_dump(), "record": vars(record)})
     problems = _run(project, due, file, seconds=settings.seconds)

@@ -1,5 +1,6 @@
 """Export to event files of TensorBoard, one folder per run, which is written completely and then replaces a former one."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -12,8 +13,9 @@ def send(target: TensorBoard, record: Record) -> str:
     """Write or replace the folder of this key; return its path."""
     from torch.utils.tensorboard import SummaryWriter
 
-    place = Path(target.folder) / f"{time.strftime('%Y-%m-%d_%H-%M', time.gmtime(record.at))}-{record.key}"
-    place.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(target.folder)
+    place = folder / f"{time.strftime('%Y-%m-%d_%H-%M', time.gmtime(record.at))}-{record.key}"
+    folder.mkdir(parents=True, exist_ok=True)
     with new_folder(place) as new, SummaryWriter(str(new)) as writer:
         for name, value in record.metrics.items():
             writer.add_scalar(name, value, 0, walltime=record.at)
@@ -25,4 +27,7 @@ def send(target: TensorBoard, record: Record) -> str:
             writer.add_text(title, "\n".join(["| | |", "|---|---|", *lines]), 0)
         if record.table:
             writer.add_text("table", "\n".join(f"    {line}" for line in record.table.splitlines()), 0)
+    for former in folder.glob(f"*-{record.key}"):  # of another time: git writes dvc.lock anew
+        if former != place:
+            shutil.rmtree(former)
     return str(place)

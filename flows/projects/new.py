@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from flows.pipeline import splits
 from flows.pipeline.plan import check_parameters
 from flows.pipeline.stage import run_stage
 from flows.process.display import Display
+from flows.process.owners import abandoned, owned_prefix
 from flows.process.prepared import FORKS
 from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
@@ -42,6 +43,7 @@ from tasks.core.params.sections import read_yaml
 from tasks.core.sources.datasets import local_path, parse_dataset, parse_encoder
 from tasks.core.stage.frozen import freeze
 
+HIDDEN = ".retemper-new"  # how the name of a project that is being made begins
 REMOTE = "team"
 COLD_START = "cold_start"
 WIKIPEDIA = ("rounds.costa_warmup=", "pretrain.costa=")  # the demo's pre-training, on Wikipedia
@@ -123,13 +125,9 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder next to `folder`, and remove it afterwards. Folders left by killed processes are removed first."""
-    for leftover in folder.parent.glob(".retemper-new-*-*"):
-        with suppress(PermissionError):  # the process is another user's, and alive
-            try:
-                os.kill(int(leftover.name.split("-")[2]), 0)
-            except (ProcessLookupError, ValueError):
-                shutil.rmtree(leftover, ignore_errors=True)
-    hidden = Path(tempfile.mkdtemp(prefix=f".retemper-new-{os.getpid()}-", dir=folder.parent))
+    for leftover in abandoned(folder.parent, HIDDEN):
+        shutil.rmtree(leftover, ignore_errors=True)
+    hidden = Path(tempfile.mkdtemp(prefix=owned_prefix(HIDDEN), dir=folder.parent))
     mask = os.umask(0)
     os.umask(mask)
     hidden.chmod(0o777 & ~mask)  # mkdtemp lets only the user in

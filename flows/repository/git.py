@@ -45,12 +45,11 @@ def git(
     `text` goes to its standard input, `timeout` is in seconds, `env` is added to its environment. GitFailed if it
     fails (with `check`) or does not answer in time.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
     try:
         process = subprocess.run(
             [*GIT, *words],
             cwd=folder,
-            env={**inherited, **QUIET, **identity(folder), **(env or {})},
+            env={**_inherited(), **QUIET, **identity(folder), **(env or {})},
             input=None if text is None else text.encode("utf-8", "surrogateescape"),
             stdin=subprocess.DEVNULL if text is None else None,
             capture_output=True,
@@ -72,10 +71,18 @@ def git(
 
 def identity(folder: Path | None = None) -> dict[str, str]:
     """The environment variables needed to commit in `folder` (default: the current one). Empty if git has an identity there."""
-    environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(WHO)))
+    inherited = _inherited()
+    environment = tuple(sorted((name, value) for name, value in inherited.items() if name.startswith(WHO)))
     place = str(Path(folder or ".").absolute())  # a repository may have its own identity
     command = ["git", "var", "GIT_COMMITTER_IDENT"]
-    if (place, environment) not in _known and subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode:
+    if (place, environment) not in _known and subprocess.run(
+        command, cwd=folder, env=inherited, capture_output=True, check=False
+    ).returncode:
         return NOBODY
     _known.add((place, environment))
     return {}
+
+
+def _inherited() -> dict[str, str]:
+    """The caller's environment without the variables by which a git hook names its repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}

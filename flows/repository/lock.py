@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,9 +51,18 @@ def references(folder: Path | None = None) -> list[str]:
 
 
 def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
-    """The content of a text file in a commit; None if the commit lacks it."""
-    process = subprocess.run(["git", "show", f"{commit}:./{path}"], cwd=folder, capture_output=True, check=False)
-    return process.stdout.decode("utf-8") if process.returncode == 0 else None
+    """The content of a text file in a commit; None if the commit lacks it. GitFailed if git fails; UserError if the file is not UTF-8."""
+    name = f"{commit}:./{path}"
+    header, _, text = git("cat-file", "--batch", folder=folder, text=f"{name}\n").partition("\n")
+    if header.endswith(" missing"):
+        if git("rev-parse", "--verify", "--quiet", name, folder=folder, check=False):  # the commit has it: its object is missing or corrupt
+            git("cat-file", "blob", name, folder=folder)  # which fails, and says why
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path} of commit {commit[:10]}: not UTF-8; save it as UTF-8 and commit it") from None
+    return text
 
 
 def parse_lock(text: str, where: str) -> Lock:

@@ -8,13 +8,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from flows.parameters.sources import source_keys
 from flows.process import locks
+from flows.process.owners import abandoned, owned_prefix
 from flows.process.problems import Problems
 from flows.process.processes import TYPED, Processes, environment, typed_command
 from flows.repository.git import GitFailed, git
@@ -24,6 +24,7 @@ from tasks.core.errors import Problem, UserError
 from tasks.core.files import write_text
 from tasks.core.params.sections import read_yaml
 from tasks.core.sources import forgotten
+from tasks.core.sources.pairs import file_and_columns
 from tasks.core.stage.code import PACKAGE
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
@@ -68,13 +69,9 @@ def temp_tree(command: str) -> Path:
     Worktrees that killed processes left behind are removed first.
     """
     SCRATCH.mkdir(exist_ok=True)
-    for folder in [folder for name in PASSING for folder in SCRATCH.glob(f"{name}-*-*")]:
-        with suppress(PermissionError):  # a running process of another user
-            try:
-                os.kill(int(folder.name.split("-")[1]), 0)
-            except (ProcessLookupError, ValueError):
-                remove_worktree(folder)
-    return Path(tempfile.mkdtemp(prefix=f"{command}-{os.getpid()}-", dir=SCRATCH.absolute()))
+    for folder in [folder for name in PASSING for folder in abandoned(SCRATCH, name)]:
+        remove_worktree(folder)
+    return Path(tempfile.mkdtemp(prefix=owned_prefix(command), dir=SCRATCH.absolute()))
 
 
 def is_temporary(folder: Path) -> bool:
@@ -151,7 +148,8 @@ def link_sources(tree: Path, room: Path | None = None) -> None:
     exists. UserError if a source would still resolve to something different from there.
     """
     for key, source in source_keys(read_yaml(tree / "params.yaml")):
-        place = Path(source.partition(":")[2] or source)
+        kind, _, name = source.partition(":")
+        place = Path(file_and_columns(name)[0] if kind == "pairs" else name or source)
         if place.is_absolute() or not place.exists():
             continue
         target = Path(os.path.normpath(tree.absolute() / place))
@@ -210,9 +208,7 @@ def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
     settings = Config(str(folder / ".dvc"), validate=False)
     with edit_settings(settings, "local", validate=False) as edited:
         edited.update(local)
-        edited.setdefault("cache", {}).pop("dir", None)
-        if not own_cache:
-            edited["cache"]["dir"] = cache
+        edited.setdefault("cache", {})["dir"] = str(folder.absolute() / ".dvc/cache") if own_cache else cache
         for name, url in urls.items():
             edited.setdefault("remote", {}).setdefault(name, {})["url"] = url
     (folder / ".dvc/config.local").chmod(0o600)

@@ -192,7 +192,5 @@ def compare(wanted: Lock, made: Lock, cache: Path, *, other: Path) -> Iterator[t
 def _forget_remote(project: Path) -> None:
     from dvc.config import Config
 
-    config = Config(str(project / ".dvc"))
-    for level in ("repo", "local"):
-        with edit_settings(config, level) as edited:
-            edited.get("core", {}).pop("remote", None)
+    with edit_settings(Config(str(project / ".dvc")), "local") as edited:
+        edited.setdefault("core", {})["remote"] = ""  # not removed: the committed settings, or this user's, may name one

@@ -67,6 +67,17 @@ def test_a_wrong_judgment_is_named_and_reading_goes_on(tmp_path: Path, line: str
     assert len(problems) == 1 and problems[0].startswith(f"{file}:2: {message}")
 
 
+@pytest.mark.parametrize("row", ['q1,"d1\tx",1', 'q1,"a\nb",1', '"q\t1",d1,1'])
+def test_an_id_in_csv_that_would_shift_columns_of_the_merge(tmp_path: Path, row: str) -> None:
+    file = tmp_path / "qrels/dev.csv"
+    file.parent.mkdir()
+    file.write_text(f"query-id,corpus-id,score\n{row}\nq2,d2,1\n")
+    problems: list[str] = []
+    assert [judgment.query for judgment in judgments(files_of(tmp_path), "dev", problems.append)] == ["q2"]
+    assert len(problems) == 1 and problems[0].startswith(f"{file}:2: found id ")
+    assert problems[0].endswith(", expected a non-empty one without tabs, line ends, or NUL")
+
+
 @pytest.mark.parametrize("grade", ["1.0", "-1e3", "nan"])
 def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str) -> None:
     file = tmp_path / "qrels/dev.tsv"

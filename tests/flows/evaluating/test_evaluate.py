@@ -276,6 +276,19 @@ def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
 
 
+def test_what_an_evaluation_is_using_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It removed the lock that a longer evaluation held, with its finished shards."""
+    monkeypatch.chdir(tmp_path)
+    used, *others = (evaluate.STORES / str(number) for number in range(evaluate.DATASETS + 2))
+    for number, folder in enumerate((used, *others)):
+        folder.mkdir(parents=True)
+        os.utime(folder, (number, number))
+    with locks.wait_and_hold(used / "lock"):
+        os.utime(used, (0, 0))
+        folder = evaluate.make_store("beir:x")
+    assert set(evaluate.STORES.iterdir()) == {used, *others[2:], folder}
+
+
 def test_what_is_kept_of_this_data_outlives_folders_of_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were used before the clock was set back."""
     monkeypatch.chdir(tmp_path)

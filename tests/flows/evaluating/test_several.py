@@ -2,11 +2,12 @@
 that fails."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -263,6 +264,32 @@ def test_a_partial_run_keeps_what_it_finished(project: Any, monkeypatch: pytest.
         with pytest.raises(RunFailed, match="no"), evaluate.second_run(plan, folder, processes=Processes(), display=display) as tree:
             trees.append(tree)
         assert (bool(trees), (folder / "several-0.lock").exists()) == (partial, partial)
+
+
+def test_a_truncated_lock_of_an_earlier_run_counts_as_none(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written in place. Each later evaluation copied it in and ended with an invalid dvc.lock of a tree that is removed."""
+    tree, folder, display = project.folder.with_name("tree"), project.folder.with_name("kept"), cast("Any", None)
+    (tree / ".retemper").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "x.lock").write_text("schema: '2.0'\nstages:\n  a:\n    cm")
+    os.link(folder / "x.lock", folder / "former.lock")
+    shutil.copy(project.folder / "params.yaml", tree)
+    for name in ("make_worktree", "temp_tree"):
+        monkeypatch.setattr(evaluate, name, lambda *_: tree)
+    for name in ("carry_changes", "read_changes", "equip", "remove_worktree", "commit_of", "write_source"):
+        monkeypatch.setattr(evaluate, name, lambda *_: None)
+    text, before = "schema: '2.0'\nstages: {}\n", list[str]()
+
+    def run_stages(tree: Path, *_: Any, **__: Any) -> None:
+        before.append((tree / "dvc.lock").read_text() if (tree / "dvc.lock").exists() else "")
+        (tree / "dvc.lock").write_text(text)
+
+    monkeypatch.setattr(evaluate, "_run", run_stages)
+    for _ in range(2):
+        with evaluate.second_run(Plan("x", ["evaluate@x"], ["evaluate.relevance=1"], []), folder, processes=Processes(), display=display):
+            assert (folder / "x.lock").read_text() == text != (folder / "former.lock").read_text(), "a new file, not written in place"
+        shutil.rmtree(tree / ".retemper")
+    assert before == ["", text]
 
 
 def test_a_run_that_could_not_begin_is_a_problem_of_its_own(project: Any, runs: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,9 @@ def test_a_run_of_tensorboard_is_replaced(send: Any, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     settings = Export(seconds=300, tensorboard=TensorBoard(folder="events"))
-    for record in (RECORD, UPDATED):
+    for record in (replace(RECORD, at=1_600_000_000.0), UPDATED):
         assert send(settings, record) == ["tensorboard"]
+    assert send(settings, replace(UPDATED, at=1_800_000_000.0)) == [], "git checkout wrote dvc.lock anew"
     (folder,) = (tmp_path / "events").iterdir()
     assert folder.name == "2023-11-14_22-13-0123456789abcdef"
     events = EventAccumulator(str(folder)).Reload()
@@ -136,6 +138,26 @@ def wandb_records(file: Path) -> Iterator[Any]:
             record.ParseFromString(parts)
             yield record
             parts = b""
+
+
+def test_exports_are_made_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run and a retraining that ended at once shared a file of the record, and one lost the other's export from the list."""
+    seen: list[str] = []
+
+    def run_exports(_: Path, names: list[str], file: Path, *, seconds: float) -> dict[str, str]:
+        time.sleep(seconds)  # a process reads the file only after its imports
+        seen.append(json.loads(file.read_text())["record"]["key"])
+        return dict.fromkeys(names, "")
+
+    monkeypatch.setattr(exporting, "_run", run_exports)
+    first, second = Export(seconds=0.5, wandb=Wandb()), Export(seconds=0.5, tensorboard=TensorBoard())
+    with ThreadPoolExecutor() as pool:
+        exports = [
+            pool.submit(export, tmp_path, settings, replace(RECORD, key=key), warn=print) for settings, key in ((first, "a"), (second, "b"))
+        ]
+        assert [future.result() for future in exports] == [["wandb"], ["tensorboard"]]
+    assert sorted(seen) == ["a", "b"]
+    assert json.loads((tmp_path / exporting.DONE).read_text()).keys() == {"wandb", "tensorboard"}
 
 
 def free_port() -> int:

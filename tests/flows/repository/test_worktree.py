@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 
+from flows.process.owners import machine
 from flows.process.processes import Processes
 from flows.repository.lock import commit_of
 from flows.repository.worktree import (
@@ -31,15 +32,17 @@ def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.Monk
     monkeypatch.chdir(toy.folder)
     process = subprocess.Popen(["true"])
     process.wait()
-    alive, dead, strange = (Path(f".retemper/{name}-x") for name in (f"reproduce-{os.getpid()}", f"evaluate-{process.pid}", "evaluate-no"))
-    for tree in (alive, dead):
+    names = f"reproduce-{machine()}-{os.getpid()}", f"evaluate-{machine()}-{process.pid}", f"evaluate-{machine()}-no"
+    alive, dead, strange = (Path(f".retemper/{name}-x") for name in names)
+    foreign = Path(f".retemper/evaluate-12345678-{process.pid}-x")  # of a process of another machine, on a shared disk
+    for tree in (alive, dead, foreign):
         make_worktree(tree, commit_of("HEAD"))
     strange.mkdir()
     for folder in (Path(".retemper/evaluate/store"), Path(".retemper/sweep")):
         folder.mkdir(parents=True)
     mine = temp_tree("evaluate")
-    names = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
-    assert names == {alive.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
+    left = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
+    assert left == {alive.name, foreign.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
     listing = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
     assert alive.name in listing and dead.name not in listing
     remove_worktree(alive)
@@ -81,6 +84,19 @@ def test_a_project_at_a_path_of_any_letters_shares_its_settings(toy: Any, tmp_pa
     equip(tree)
     with Repo(str(tree)) as repo:
         assert Path(repo.cache.local_cache_dir) == project / ".dvc/cache"
+
+
+def test_a_tree_has_its_own_cache_where_committed_settings_name_a_shared_one(toy: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """`dvc cache dir` writes them, and `reproduce --recompute` took every stage from there."""
+    with (toy.folder / ".dvc/config").open("a") as settings:
+        settings.write(f"[cache]\n    dir = {tmp_path / 'shared'}\n")
+    toy.command("git", "commit", "--quiet", "-am", "share")
+    monkeypatch.chdir(toy.folder)
+    tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
+    for own_cache, cache in ((True, tree.absolute() / ".dvc/cache"), (False, tmp_path / "shared")):
+        equip(tree, own_cache=own_cache)
+        with Repo(str(tree)) as repo:
+            assert Path(repo.cache.local_cache_dir) == cache
 
 
 def test_what_is_forgotten_and_not_committed_stays_out_of_a_tree(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +182,14 @@ def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_p
     (tmp_path / "far/x").mkdir()
     with pytest.raises(UserError, match="resolves to another folder from"):
         link_sources(far_tree)
+
+
+def test_a_file_of_pairs_is_linked_without_its_columns(tree: Path) -> None:
+    Path("../faq.csv").write_text("Frage,Antwort\na,b\n")
+    for columns in ("", "#query=Frage,passage=Antwort"):
+        (tree / "params.yaml").write_text(f"dataset: {{source: 'pairs:../faq.csv{columns}'}}\n")
+        link_sources(tree, ROOM)
+        (ROOM / "up/up/faq.csv").unlink()  # the link; FileNotFoundError without it
 
 
 def test_a_source_that_git_has_in_a_tree_is_left_alone(tree: Path) -> None:

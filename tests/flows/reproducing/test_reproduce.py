@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from dvc.config import Config
+from dvc.repo import Repo
 
 from flows.measuring import environments, timing
 from flows.repository.lock import read_lock
-from flows.reproducing.reproduce import _largest_distance, compare
+from flows.reproducing.reproduce import _forget_remote, _largest_distance, compare
 from flows.storage.cache import file_md5, object_path
+from flows.team.sync import remote_name
 from tasks.core.sources.forgotten import HEAD, mark
 
 REPRODUCE = """
@@ -78,6 +82,18 @@ def test_a_revision_is_made_again_digest_by_digest(finished_toy: Any, tmp_path: 
     assert "executed 6, cached 0" in result.stdout
     assert "6 outs equal, 0 different" in result.stdout
     assert "already exists" in finished_toy.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE).stderr
+
+
+def test_a_remote_by_any_settings_is_not_used(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default remote may be in the user's own settings, which are not the tree's to change."""
+    monkeypatch.setenv("DVC_GLOBAL_CONFIG_DIR", str(tmp_path / "settings"))
+    for folder, name in ((tmp_path / "settings", "mine"), (toy.folder / ".dvc", "team")):
+        folder.mkdir(exist_ok=True)
+        (folder / "config").write_text(f"[core]\n    remote = {name}\n['remote \"{name}\"']\n    url = {tmp_path / name}\n")
+    assert Config(str(toy.folder / ".dvc"))["core"]["remote"] == "team"
+    _forget_remote(toy.folder)
+    with Repo(str(toy.folder)) as repo:
+        assert remote_name(repo) is None
 
 
 def test_a_digest_that_is_not_made_is_told(finished_toy: Any, tmp_path: Path) -> None:
