@@ -127,7 +127,8 @@ def fill_page(report: str, parts: Sequence[Section], cost: str) -> str:
 def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str, Mapping[str, float]]) -> str:
     """A line on what the best system cost on this machine: the work of all stages that it depends on, and of serving it."""
     best = str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
-    last = next((name for name in graph.stages if name.startswith("evaluate") and name.endswith((f"@{best}", f"_{best}"))), "")
+    evaluations = [name for name in graph.stages if name.startswith("evaluate")]
+    last = next((name for name in evaluations if best in (name.partition("@")[2], name.removeprefix("evaluate_"))), "")
     upstream = ancestors(graph, last) if last else set()
     known = [took[name].seconds for name in upstream if name in took]
     parts = []

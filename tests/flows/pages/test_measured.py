@@ -85,6 +85,18 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     ]
 
 
+@pytest.mark.parametrize(("best", "seconds"), [("star", 2), ("bm25", 4)])
+def test_the_cost_line_is_of_the_best_system_alone(best: str, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of one whose name ends with its name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/report").mkdir(parents=True)
+    (tmp_path / "data/report/significance.json").write_text(json.dumps({"best": {"system": best}}))
+    took = {"evaluate@pre_star": 1, "evaluate@star": 2, "evaluate_fuse@with_bm25": 3, "evaluate_bm25": 4}
+    graph = Graph({name: Stage(name, (), ()) for name in took})
+    line = measured.summary(graph, {name: Measured(float(value)) for name, value in took.items()}, {})
+    assert line == f"{seconds}.0 s of work for {best}, in 1 stage."
+
+
 def test_costs_are_those_of_the_models_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path, content in {
