@@ -35,12 +35,13 @@ GRAPH = Graph(
 
 def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text(
-        "report: {metric: M}\nrounds: {w: {init: base}, b: {init: w}}\nadore: {q: {round: w}}\nrerank: {r: {}}\nrescore: {s: {}}\n"
-    )
+    (tmp_path / "params.yaml").write_text("rounds: {w: {init: base}, unfinished: {lr: 1.0}}\n")  # edited during the run
+    rounds = {"w": {"init": "base"}, "b": {"init": "w"}}
+    parameters = {"report": {"metric": "M"}, "rounds": rounds, "adore": {"q": {"round": "w"}}, "rerank": {"r": {}}, "rescore": {"s": {}}}
     for name, value in {"w": 0.5, "b": 0.6, "q": 0.7}.items():
         (tmp_path / "data/metrics").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"data/metrics/{name}.json").write_text(json.dumps({"dev": {"M": value}, "test": {"M": 0.9}}))
+    (tmp_path / "data/params.json").write_text(json.dumps(parameters))
     (tmp_path / "data/latency").mkdir()
     latency = {"mean": 20.25, "p50": 19.0, "p95": 31.5}
     (tmp_path / "data/latency/r.json").write_text(
