@@ -177,12 +177,12 @@ def test_sections_are_found_in_any_form() -> None:
     assert recipes.replace_sections(changed, {"f": None}).strip() == recipes.replace_sections(text, {"b": "b: 3"}).strip()
 
 
-@pytest.mark.parametrize("recipe", [None, "zero_shot"])
+@pytest.mark.parametrize(("recipe", "lasting"), [(None, False), ("zero_shot", False), ("zero_shot", True)])
 @pytest.mark.parametrize("file", ["trial.json", "recipe.json", "params.yaml"])
-def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
-    project: Path, monkeypatch: pytest.MonkeyPatch, recipe: str | None, file: str
+def test_an_edit_that_is_killed_at_any_write_is_undone_by_the_next(
+    project: Path, monkeypatch: pytest.MonkeyPatch, recipe: str | None, file: str, lasting: bool
 ) -> None:
-    """Killed just before and just after it."""
+    """Killed just before and just after it. A lasting one without a recipe is one write."""
 
     class Killed(BaseException):
         """Nothing of ours runs after it."""
@@ -202,7 +202,7 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
             for name in ("write_text", "write_json"):
                 patch.setattr(recipes, name, partial(kill_at_write, after=after, write=getattr(recipes, name)))
             undo = recipes._undo
-            with suppress(Killed), recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
+            with suppress(Killed), recipes.apply_edits(["bm25.k1=2"], recipe, lasting=lasting):
                 assert (recipe, file) == (None, "recipe.json"), "killed before"
         monkeypatch.setattr(recipes, "_undo", undo)
         with recipes.apply_edits([], lasting=True):
