@@ -148,7 +148,9 @@ def apply_edits(assignments: Sequence[str], recipe: str | None = None, *, lastin
         if after != before:
             trial |= {"params": before, "edited": hashlib.sha256(after.encode()).hexdigest()}
         if not lasting or recipe is not None:
-            write_json(TRIAL, trial)  # first, so that no kill leaves one file without the other
+            # First, so that no kill leaves one file without the other. Without SOURCE: git may have a newer one when this is undone, and
+            # the command that undoes it brings that up to date.
+            write_json(TRIAL, trial | {"files": {str(MEMORY): files[str(MEMORY)]}})
         if recipe is not None:
             _remember(record, MEMORY)
         if after != before:
