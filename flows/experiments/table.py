@@ -74,7 +74,8 @@ def collect(results: Sequence[tuple[Setting, Experiment]], layout: Layout, split
     for model in layout.references:
         row = {}
         for _, experiment in results:
-            _add(row, experiment, model, layout=layout, split=split, column=layout.models[0])
+            for column in layout.models:  # it is there to be compared with each
+                _add(row, experiment, model, layout=layout, split=split, column=column)
         if row:
             cells[(("", model),)] = {key: [layout.middle(values)] for key, values in row.items()}
     return cells
