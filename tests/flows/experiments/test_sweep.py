@@ -202,7 +202,7 @@ def test_a_point_whose_metrics_the_cache_lacks_runs_again(
         if name.startswith("GIT_"):
             monkeypatch.setenv(name, value)
     toy.set_rounds(a="5")
-    (toy.folder / "grid.yaml").write_text("grid: {rounds.a.value: [1, 2, 3]}\n")
+    Path("grid.yaml").write_text("grid: {rounds.a.value: [1, 2, 3]}\n")
     lock = (
         "import hashlib, json, pathlib, re; value = int(re.search('value: (.)', pathlib.Path('params.yaml').read_text())[1]); "
         "text = json.dumps({'dev': {'nDCG@10': value / 4}}).encode(); digest = hashlib.md5(text).hexdigest(); "
@@ -217,15 +217,13 @@ def test_a_point_whose_metrics_the_cache_lacks_runs_again(
     best = "best on dev by nDCG@10: value=3 with 0.7500 (a); next value=2 with 0.5000 (a)"
 
     def run_sweep(program: str) -> tuple[int, list[str], str]:
-        command = [sys.executable, "-c", program]
-        status = sweep(Path("grid.yaml"), 1, False, run=command, check=lambda _: None, describe=lambda *_: None)
+        status = sweep(Path("grid.yaml"), 1, False, run=[sys.executable, "-c", program], check=lambda _: None, describe=lambda *_: None)
         output = capsys.readouterr()
         return status, output.out.splitlines(), output.err
 
     status, lines, _ = run_sweep(measure)
     assert status == 0 and best in lines
-    digest = hashlib.md5(b'{"dev": {"nDCG@10": 0.75}}').hexdigest()
-    file = object_path(Path(".dvc/cache/files/md5"), digest)
+    file = object_path(Path(".dvc/cache/files/md5"), hashlib.md5(b'{"dev": {"nDCG@10": 0.75}}').hexdigest())
     file.write_bytes(b"corrupt")
     status, lines, errors = run_sweep(lock)
     assert (status, lines[0]) == (
