@@ -30,6 +30,7 @@ class Tried:
     keys: Sequence[str]
     sections: Mapping[str, Any]
     experiment: Experiment | None  # None: not stored
+    complete: bool = True  # whether this clone's cache has its metrics
 
     def values(self, metric: str) -> dict[str, float]:
         """Every model's value on dev."""
@@ -58,7 +59,7 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
     found = standings(tried, layout, metric=metric, targets=targets)
     if len(metrics) > 1 or len(found) < 2:
         return []
-    heading = f"best on dev by {metric}{'' if all(one.experiment for one in tried) else ', of the points stored so far'}"
+    heading = f"best on dev by {metric}{'' if all(one.experiment and one.complete for one in tried) else ', of the points stored so far'}"
     if all(is_tie(one.value, found[0].value) for one in found):
         return [f"{heading}: none, all {len(found)} settings have {found[0].value:.4f}"]
     first = _best(found)

@@ -30,7 +30,10 @@ INPUTS = "Retemper-Inputs: "  # trailer of an experiment's message: digest of wh
 
 @dataclass(frozen=True)
 class Experiment:
-    """A stored experiment. `metrics` holds the models whose metrics this clone's cache has: {model: {split: {measure: value}}}."""
+    """A stored experiment. `metrics` holds the models whose metrics this clone's cache has: {model: {split: {measure: value}}}.
+
+    `lacking`: the models whose metrics it lacks, or has corrupt.
+    """
 
     name: str
     commit: str
@@ -38,6 +41,7 @@ class Experiment:
     inputs: str
     params: Mapping[str, Any]  # by dotted key
     metrics: Mapping[str, Mapping[str, Mapping[str, float]]]
+    lacking: Sequence[str] = ()
 
 
 def save(tree: Path, baseline: str, name: str, *, inputs: str, files: Sequence[str]) -> str:
@@ -87,7 +91,8 @@ def read(name: str, ref: str, baseline: str, *, cache: Path) -> Experiment:
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
     lock = lock_of(commit, name) or {}
-    return Experiment(name, commit, baseline, inputs, flatten(params), cached_metrics(lock, cache))
+    metrics = cached_metrics(lock, cache)
+    return Experiment(name, commit, baseline, inputs, flatten(params), metrics, sorted(metric_digests(lock).keys() - metrics.keys()))
 
 
 def cached_metrics(lock: Lock, cache: Path) -> dict[str, Any]:

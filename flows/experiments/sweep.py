@@ -93,18 +93,24 @@ def sweep(
     baseline = commit_of("HEAD")
     display, processes = Display(), Processes()
     with stopping_on_signals(processes), locks.hold_run_lock(FOLDER / "sweep.lock"):
-        known = {one.name for one in store.list_experiments(baseline)}
+        known = {one.name: one for one in store.list_experiments(baseline)}
         changes = read_changes(baseline)  # once: a later edit belongs to no point
         computed = {point: inputs(point, check, describe, targets=targets) for point in points}  # every point is checked before any runs
         _check_together(file, computed, layout=layout, targets=targets)
         names = {point: f"{point.name}-{point_inputs.digest[:6]}" for point, point_inputs in computed.items()}
-        waiting = {point: name for point, name in names.items() if name not in known}
-        display.line(f"{counted(len(points), 'points')}, {len(points) - len(waiting)} of them stored already")
+        unmeasured = {names[point] for point in points if _lacking(known.get(names[point]), computed[point], targets)}
+        waiting = {point: name for point, name in names.items() if name not in known or name in unmeasured}
+        again = f"; {len(unmeasured)} run again, as this clone's cache lacks their metrics or has them corrupt" if unmeasured else ""
+        display.line(f"{counted(len(points), 'points')}, {len(points) - len(waiting)} of them stored already{again}")
         problems = _run_points(waiting, Beside(baseline, changes, (*run, *targets), jobs, processes, display))
     stored = {one.name: one for one in store.list_experiments(baseline)}
     done = [stored[name] for name in names.values() if name in stored]
+    lacking = {point: _lacking(stored.get(name), computed[point], targets) for point, name in names.items()}
     if done:
-        tried = [point.tried(point_inputs.sections, stored.get(names[point])) for point, point_inputs in computed.items()]
+        tried = [
+            replace(point.tried(point_inputs.sections, stored.get(names[point])), complete=not lacking[point])
+            for point, point_inputs in computed.items()
+        ]
         chosen = choice.choose(tried, layout, targets=targets, check=check)
         if layout:
             results = [(point.setting, stored[name]) for point, name in names.items() if name in stored]
@@ -113,8 +119,19 @@ def sweep(
             display.line(f"\n{store.table(done, test)}")
         for line in ["", *chosen] if chosen else []:
             display.line(line)
+    problems += [
+        Problem("pipeline", f"{point.name}: the cache has no intact metrics of {', '.join(models)}; run retemper verify, then this again")
+        for point, models in lacking.items()
+        if models
+    ]
     print_problems(problems)
-    return 0 if len(done) == len(points) else 1
+    return 0 if len(done) == len(points) and not any(lacking.values()) else 1
+
+
+def _lacking(experiment: store.Experiment | None, point_inputs: Inputs, targets: Sequence[str]) -> list[str]:
+    """The models that a point measures, but whose metrics are missing or corrupt. Earlier measurements in its dvc.lock do not count."""
+    measured = table.measured_models(point_inputs.sections, targets)
+    return [model for model in experiment.lacking if model in measured] if experiment else []
 
 
 def _check_together(file: Path, computed: Mapping[Point, Inputs], *, layout: table.Layout | None, targets: Sequence[str]) -> None:

@@ -40,19 +40,28 @@ class Layout(Params):
         return (statistics.fmean if self.average == "mean" else statistics.median)(values)
 
 
+def evaluations(sections: Mapping[str, Any]) -> dict[str, str]:
+    """Every model of the parameters `sections`, and the stage that measures it."""
+    stages = {"bm25": "evaluate_bm25"}
+    return stages | {name: f"{stage}@{name}" for section, stage in EVALUATIONS.items() for name in sections.get(section) or {}}
+
+
+def measured_models(sections: Mapping[str, Any], targets: Sequence[str]) -> set[str]:
+    """The models that a run with the parameters `sections` up to `targets` (none: the report) measures."""
+    is_whole = not targets or "report" in {target.partition("@")[0] for target in targets}
+    return {model for model, stage in evaluations(sections).items() if is_whole or stage in targets or stage.partition("@")[0] in targets}
+
+
 def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[str], *, where: str) -> None:
     """Raise UserError if a point with the parameters `sections`, run up to `targets` (none: the report), would leave a column empty."""
-    stages = {"bm25": "evaluate_bm25"}
-    stages |= {name: f"{stage}@{name}" for section, stage in EVALUATIONS.items() for name in sections.get(section) or {}}
-    reached = {target.partition("@")[0] for target in targets}
+    stages, measured = evaluations(sections), measured_models(sections, targets)
     for key, models in (("models", layout.models), ("references", layout.references)):
         for model in models:
             if model not in stages:
                 raise UserError(f"{where}: table.{key}: found {model!r}, expected one of {', '.join(stages)}")
-            stage = stages[model]
-            if targets and "report" not in reached and stage not in targets and stage.partition("@")[0] not in targets:
+            if model not in measured:
                 raise UserError(
-                    f"{where}: table.{key}: {model} is measured by {stage}, which targets lack ({', '.join(targets)}); add it there"
+                    f"{where}: table.{key}: {model} is measured by {stages[model]}, which targets lack ({', '.join(targets)}); add it there"
                 )
     evaluate: Any = Parameters.model_fields["evaluate"].annotation
     known = validate(evaluate, sections.get("evaluate") or {}, where, section="evaluate").measures
@@ -74,7 +83,8 @@ def collect(results: Sequence[tuple[Setting, Experiment]], layout: Layout, split
     for model in layout.references:
         row = {}
         for _, experiment in results:
-            _add(row, experiment, model, layout=layout, split=split, column=layout.models[0])
+            for column in layout.models:  # it is there to be compared with each
+                _add(row, experiment, model, layout=layout, split=split, column=column)
         if row:
             cells[(("", model),)] = {key: [layout.middle(values)] for key, values in row.items()}
     return cells

@@ -70,11 +70,13 @@ def estimate(
     count = 0
     for coalition, repetition in wanted:
         count += 1
-        side = new if model <= coalition else old
-        making = set(ancestors(side.stages, trained(coalition)))
+        made_by = trained(coalition)
+        order = (new, old) if model <= coalition else (old, new)
+        side = next(one for one in order if made_by in one.stages)  # a model of one name may be of another kind on each side
+        making = set(ancestors(side.stages, made_by))
         for stage in side.stages:
             beside = stage not in making and not direct(coalition)  # measured in a tree of its own
-            depends = reads[trained(coalition)] if beside else reads[stage]
+            depends = reads[made_by] if beside else reads[stage]
             relevant, again = coalition & depends, repetition if stage in drawn else 0
             ran = not again and not beside and ((not relevant and stage in old.stages) or (relevant == depends and stage in new.stages))
             if not ran:

@@ -15,7 +15,7 @@ from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blo
 from flows.repository.worktree import SOURCE
 from flows.results.fusions import BM25
 from flows.results.generations import outdated
-from flows.storage.cache import cache_folder
+from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
 from tasks.core.errors import UserError
 from tasks.core.metrics.selection import best_system, metric_of
@@ -24,6 +24,7 @@ from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references
 
 ENTRIES = dict.fromkeys(("encoders", "pretrain", *SYSTEMS, *NEGATIVES, "study", "analyses"))  # sections with an entry for each name
+PSEUDO = "pseudo"  # the section, the stage, and a value of `queries` and of pseudo.dev
 YARDSTICK = ("evaluate", "retrieve", "report")  # sections that say how models are measured, always taken from the newer side
 DATA = ("dataset", "articles")  # entries of data/source.json for the data; the others are encoders that params.yaml names
 
@@ -98,6 +99,37 @@ def read_side(name: str) -> Side:
     model_sections = _of_model(sections, stages)
     recorded = cached_metrics(lock, cache_folder()).get(model, {})
     return Side(name, commit, model, stages, model_sections, source, graph.get("stages") or {}, measure, recorded, note)
+
+
+def refuse_made_dev(old: Side, new: Side, *, direct: bool) -> None:
+    """Raise UserError if stage pseudo made the dev queries, and the models of a split would be measured on different ones.
+
+    It makes them of the data, with BM25 and the start encoder as judges. `direct`: whether every model is measured by the run that trains
+    it; otherwise it is measured in a run of its own, whose start encoder is the model.
+    """
+    if not (_makes_dev(old) or _makes_dev(new)) or (direct and _dev(old) == _dev(new)):
+        return
+    raise UserError(
+        f"{old.name} and {new.name}: found dev queries made from the documents (pseudo.dev), which change with data, parameters, and code, "
+        "expected the same for every model between the two; give the source dev queries, and set pseudo.dev=corpus"
+    )
+
+
+def _makes_dev(side: Side) -> bool:
+    """Whether stage pseudo made the dev queries; if it copied those of the source, it did not."""
+    if side.sections.get("queries") != PSEUDO:
+        return False
+    if dev := (side.sections.get(PSEUDO) or {}).get("dev"):
+        return bool(dev == PSEUDO)
+    objects = cache_folder() / "files" / "md5"
+    outs = [str(out.get("md5", "")) for out in side.stages.get(PSEUDO, {}).get("outs") or []]
+    stats = [intact_path(objects, listing(objects, oid).get("stats.json", "")) for oid in outs]
+    return not any(path and json.loads(path.read_text(encoding="utf-8")).get("pseudo", {}).get("dev") == "corpus" for path in stats)
+
+
+def _dev(side: Side) -> dict[str, Any]:
+    """The digests of the dev queries and judgments that the model was measured on."""
+    return {dep["path"]: dep.get("md5") for dep in side.stages[side.evaluation].get("deps") or [] if dep["path"].endswith("dev.parquet")}
 
 
 def factors(old: Side, new: Side) -> list[Factor]:

@@ -13,7 +13,7 @@ from flows.explaining.data import Inbox
 from flows.explaining.plan import Plan, make_plan
 from flows.explaining.runs import Bench, Failed, Refused, refuse_unmeasured, training
 from flows.explaining.shapley import Coalition, Group
-from flows.explaining.sides import read_side
+from flows.explaining.sides import read_side, refuse_made_dev
 from flows.process import locks
 from flows.process.display import Display, text_table
 from flows.process.problems import print_problems
@@ -74,6 +74,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
         refuse_unmeasured(measure, plan.yardstick.sections)
         work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
         work.refuse_invalid()
+        refuse_made_dev(*sides, direct=all(map(plan.is_direct, shapley.needed_coalitions(work.groups))))
         estimate = work.estimate()
         for note in side_notes:
             say(printable(note))

@@ -27,7 +27,7 @@ from tasks.core.charts.vega import Line, Point, curve_lines, figure, legend, lin
 from tasks.core.charts.vega import Span as Bar
 from tasks.core.charts.vega import spans as drawn_spans
 from tasks.core.files import read_json, write_text
-from tasks.core.params.sections import read_yaml
+from tasks.core.params.sections import FROZEN, read_parameters
 from tasks.core.plurals import counted
 
 REPORT = Path("data/report/report.html")
@@ -71,7 +71,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, provenance: 
             tell(f"timeline: {below / TIMELINE}")
     if not REPORT.is_file():
         return
-    lock, sections = read_lock(), read_yaml(Path("params.yaml"))
+    lock, sections = read_lock(), read_parameters(FROZEN)  # params.yaml may be edited during a run
     metric = str((sections.get("report") or {}).get("metric", "nDCG@10"))
     all_metrics = metrics.read_metrics()
     dev = {model: float(splits["dev"][metric]) for model, splits in all_metrics.items() if metric in splits.get("dev", {})}
@@ -127,7 +127,8 @@ def fill_page(report: str, parts: Sequence[Section], cost: str) -> str:
 def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str, Mapping[str, float]]) -> str:
     """A line on what the best system cost on this machine: the work of all stages that it depends on, and of serving it."""
     best = str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
-    last = next((name for name in graph.stages if name.startswith("evaluate") and name.endswith((f"@{best}", f"_{best}"))), "")
+    evaluations = [name for name in graph.stages if name.startswith("evaluate")]
+    last = next((name for name in evaluations if best in (name.partition("@")[2], name.removeprefix("evaluate_"))), "")
     upstream = ancestors(graph, last) if last else set()
     known = [took[name].seconds for name in upstream if name in took]
     parts = []
@@ -180,7 +181,7 @@ def race_section(race: quality.Race, metric: str) -> Section:
 
 
 def pretraining(graph: Graph, sections: Mapping[str, Any]) -> Section:
-    """The curves of the graph's pre-trainings, a chart for each quantity; `sections`: of params.yaml."""
+    """The curves of the graph's pre-trainings, a chart for each quantity; `sections`: the parameters of the run."""
     kinds = {name: str(entry.get("objective", "costa")) for name, entry in (sections.get("pretrain") or {}).items()}
     curves = load_curves(PRETRAINED, [name.partition("@")[2] for name in graph.stages if name.startswith("pretrain@")])
     order = list(dict.fromkeys(curve.name for found in curves.values() for curve in found))

@@ -23,7 +23,7 @@ from tasks.core.params.sections import read_yaml
 
 FOLDER = Path("docs/recipes")
 MEMORY = Path(".retemper/recipe.json")
-TRIAL = Path(".retemper/trial.json")  # the files that a dry run has edited, as they were before
+TRIAL = Path(".retemper/trial.json")  # the files that an edit changes, as they were before; a dry run's to its end, else until written
 NONE = "none"
 ZERO_SHOT = "zero_shot"
 
@@ -147,12 +147,16 @@ def apply_edits(assignments: Sequence[str], recipe: str | None = None, *, lastin
         before, after, record = _planned(assignments, recipe) if assignments or recipe is not None else ("", "", {})
         if after != before:
             trial |= {"params": before, "edited": hashlib.sha256(after.encode()).hexdigest()}
-        if not lasting:
-            write_json(TRIAL, trial)  # first, so that no kill leaves an edit without it
+        if not lasting or recipe is not None:
+            # First, so that no kill leaves one file without the other. Without SOURCE: git may have a newer one when this is undone, and
+            # the command that undoes it brings that up to date.
+            write_json(TRIAL, trial | {"files": {str(MEMORY): files[str(MEMORY)]}})
         if recipe is not None:
             _remember(record, MEMORY)
         if after != before:
             write_text(PARAMS, after)
+        if lasting:
+            TRIAL.unlink(missing_ok=True)
         yield undo
         kept = lasting
     finally:

@@ -110,9 +110,9 @@ def write_source(
             entry = last_entry
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
+    _write_memory(memory, remembered)  # first: it has the entries that `source` loses
     if after != before:
         write_json(source, _nested(after))
-    _write_memory(memory, remembered)
 
 
 def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[[str], None] | None = None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ is then the data set of an ordinary run in a second tree over the shared cache. 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -118,11 +119,18 @@ def systems(sections: Mapping[str, Any], name: str | None) -> Systems:
     trained = name or next(iter(trainable), None)
     origin = _origin(rounds[trained], sections) if trained else "base"
     untrained = [round_name for round_name, entry in rounds.items() if entry.get("steps") == 0 and entry.get("init") == origin]
-    start = trained if trained and trained in untrained else next(iter(untrained), "start" if trained != "start" else "as_it_is")
+    start = trained if trained and trained in untrained else next(iter(untrained), None) or _free_name(rounds, sections)
     chosen = {start: dict(rounds.get(start, AS_IT_IS | {"init": origin}))}
     if trained and trained != start:
         chosen[trained] = {**rounds[trained], "init": origin}
     return Systems(start, trained if trained != start else None, chosen)
+
+
+def _free_name(rounds: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+    """A name for the encoder as it is that no round and no encoder has."""
+    taken = {*rounds, *(sections.get("encoders") or {})}
+    names = chain(("start", "as_it_is"), (f"as_it_is_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """`retemper new`: make a project for the user's own data, which is checked before the project appears.
 
-The project is built in a hidden folder next to its final place, so that relative paths lead to the same files, and is renamed at the end.
+The project is built in a hidden folder next to its final place, so that relative paths lead to the same files, and is moved at the end.
 If it fails or is stopped, nothing is left behind; the next `retemper new` in the same place removes what a killed one left.
 """
 
@@ -108,15 +108,16 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
             write_readme(project, name=folder.name, data=str(read_yaml(Path("params.yaml"))["dataset"]["source"]), version=version)
             git("add", ".")
             git("commit", "--quiet", "-m", "Start a Retemper project", "-m", f"By retemper new, from Retemper {version}.")
-        if folder.is_dir():
-            folder.rmdir()
-        project.rename(folder)
+        is_new = not folder.exists()
+        _move(project, folder)
     try:
         if wanted.share.startswith(CACHE):
             with chdir(folder):
                 tell(remotes.share(_from(folder.parent, wanted.share.removeprefix(CACHE))))
     except BaseException:
-        shutil.rmtree(folder)
+        _clear(folder)
+        if is_new:
+            folder.rmdir()
         raise
     _print_next_steps(folder, version, lines, tell=tell)
     return 0
@@ -135,6 +136,28 @@ def _beside(folder: Path) -> Iterator[Path]:
         yield hidden
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _move(project: Path, folder: Path) -> None:
+    """Rename `project` to `folder`. If that exists, it may be the working folder, so that its place is taken by the content alone."""
+    if not folder.exists():
+        project.rename(folder)
+        return
+    try:
+        for path in list(project.iterdir()):
+            path.rename(folder / path.name)
+    except BaseException:
+        _clear(folder)
+        raise
+
+
+def _clear(folder: Path) -> None:
+    """Remove all that `folder` contains."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _set_parameters(project: Path, folder: Path, wanted: Answers) -> None:

@@ -23,6 +23,7 @@ from tasks.core.files import write_text
 
 CHANGELOG, SCHEMA = "CHANGELOG.md", "docs/params.schema.json"
 NEEDED = ("pyproject.toml", "constraints.txt")  # files that define the environment
+UPGRADED = "refs/heads/retemper-upgraded"  # of the clone
 Tell = Callable[[str], None]
 
 
@@ -188,22 +189,39 @@ def _author() -> dict[str, str]:
     return {f"GIT_{role}_{key.upper()}": value for role in ("AUTHOR", "COMMITTER") for key, value in settings.items() if value}
 
 
+def _change(result: Upgraded, *, clone: Path, tell: Tell) -> None:
+    """Write the files that are not in git, then move the current branch. After a kill between them, the same command does the rest."""
+    former = {Path(name): Path(name).read_text(encoding="utf-8") for name in result.untracked}
+    try:
+        for name, text in result.untracked.items():
+            write_text(Path(name), text)
+        if result.commit:
+            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), UPGRADED)
+            git("merge", "--quiet", "--ff-only", "FETCH_HEAD")
+    except BaseException:
+        for path, text in former.items():
+            write_text(path, text)
+        raise
+    if result.commit:
+        tell(f"committed as {result.commit[:7]}; git revert {result.commit[:7]} undoes it")
+    for name in result.untracked:
+        tell(f"{name}: written (not in git)")
+
+
 def _adopt(result: Upgraded, branch: str, *, clone: Path, tell: Tell) -> None:
     """Bring the commit into the project: on the current branch, or on a new one."""
     if result.commit:
-        reference = "refs/heads/retemper-upgraded"
-        git("update-ref", reference, result.commit, folder=clone)
+        git("update-ref", UPGRADED, result.commit, folder=clone)
         if branch:
             if git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}", check=False):
                 raise UserError(f"branch {branch}: exists, expected a new name; name another with --branch")
-            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), f"{reference}:refs/heads/{branch}")
+            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), f"{UPGRADED}:refs/heads/{branch}")
             tell(f"committed as {result.commit[:7]} on branch {branch}; git merge {branch} brings it over")
-        else:
-            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), reference)
-            git("merge", "--quiet", "--ff-only", "FETCH_HEAD")
-            tell(f"committed as {result.commit[:7]}; git revert {result.commit[:7]} undoes it")
-    for name, text in result.untracked.items() if not branch else ():
-        write_text(Path(name), text)
-        tell(f"{name}: written (not in git)")
+    if branch:
+        if result.untracked:
+            then = f"git merge {branch}, then retemper upgrade" if result.commit else "retemper upgrade"
+            tell(f"{', '.join(result.untracked)}: not in git, so left unchanged; to change: {then} --from {result.old.commit[:12]}")
+    else:
+        _change(result, clone=clone, tell=tell)
     if result.needs_setup:
         tell(f"{' or '.join(NEEDED)} has changed: make run updates the environment (or pip install -c constraints.txt -e '.[cpu,demo]')")

@@ -193,6 +193,52 @@ def test_a_sweep_ends_with_its_best_point(
         assert "rounds.a.value: the best value, 3, is the largest" in (toy.folder / ".retemper/sweep/grid.html").read_text()
 
 
+def test_a_point_whose_metrics_the_cache_lacks_runs_again(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If they are still missing then, it is named, and the conclusion says that it is of the others."""
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
+    toy.set_rounds(a="5")
+    Path("grid.yaml").write_text("grid: {rounds.a.value: [1, 2, 3]}\n")
+    lock = (
+        "import hashlib, json, pathlib, re; value = int(re.search('value: (.)', pathlib.Path('params.yaml').read_text())[1]); "
+        "text = json.dumps({'dev': {'nDCG@10': value / 4}}).encode(); digest = hashlib.md5(text).hexdigest(); "
+        "outs = {name: [{'path': f'data/metrics/{name}.json', 'md5': digest if name == 'a' else '0' * 32}] for name in 'ab'}; "
+        "stages = {f'evaluate@{name}': {'cmd': 'x', 'outs': outs[name]} for name in outs}; "  # b: of before, which no point measures
+        "pathlib.Path('dvc.lock').write_text(json.dumps({'schema': '2.0', 'stages': stages})); "
+    )
+    measure = lock + (
+        f"file = pathlib.Path({str(toy.folder)!r}, '.dvc/cache/files/md5', digest[:2], digest[2:]); "
+        "file.parent.mkdir(parents=True, exist_ok=True); file.write_bytes(text)"
+    )
+    best = "best on dev by nDCG@10: value=3 with 0.7500 (a); next value=2 with 0.5000 (a)"
+
+    def run_sweep(program: str) -> tuple[int, list[str], str]:
+        status = sweep(Path("grid.yaml"), 1, False, run=[sys.executable, "-c", program], check=lambda _: None, describe=lambda *_: None)
+        output = capsys.readouterr()
+        return status, output.out.splitlines(), output.err
+
+    status, lines, _ = run_sweep(measure)
+    assert status == 0 and best in lines
+    file = object_path(Path(".dvc/cache/files/md5"), hashlib.md5(b'{"dev": {"nDCG@10": 0.75}}').hexdigest())
+    file.write_bytes(b"corrupt")
+    status, lines, errors = run_sweep(lock)
+    assert (status, lines[0]) == (
+        1,
+        "3 points, 2 of them stored already; 1 run again, as this clone's cache lacks their metrics or has them corrupt",
+    )
+    assert "value_3: the cache has no intact metrics of a; run retemper verify, then this again" in errors
+    assert "best on dev by nDCG@10, of the points stored so far: value=2 with 0.5000 (a); next value=1 with 0.2500 (a)" in lines
+    file.unlink()
+    status, lines, errors = run_sweep(measure)
+    assert (status, errors) == (0, "") and best in lines
+    status, lines, _ = run_sweep("raise SystemExit(3)")
+    assert (status, lines[0]) == (0, "3 points, 3 of them stored already")
+
+
 def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(retraining.folder)
     point = Point("x", ("bm25.k1=1.5",))

@@ -55,6 +55,17 @@ def test_a_row_for_each_setting_with_mean_and_deviation() -> None:
     assert table.rows(table.collect(FOUND, LAYOUT, "test"), LAYOUT)[1][0][2:] == ["", ""], "no test figures, none shown"
 
 
+def test_a_reference_is_beside_every_model() -> None:
+    layout = LAYOUT.model_copy(update={"models": ("m", "other")})
+    results = []
+    for setting, run in FOUND:
+        run.metrics["other"] = {"dev": {"RR@10": 0.2, "R@9": 0.75}}
+        results.append((setting, run))
+    header, body = table.rows(table.collect(results, layout, "dev"), layout)
+    assert header[3:] == ["m RR@10", "m R@9", "other RR@10", "other R@9"]
+    assert body[-1] == ["bm25", "", "", "0.2500 ", "0.5000*", "0.2500*", "0.5000 "]
+
+
 def test_the_fewest_mistakes_are_the_best() -> None:
     layout = table.Layout(caption="", models=("m",), measures=("Hole@10",))
     experiments = [

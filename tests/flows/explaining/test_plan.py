@@ -1,6 +1,7 @@
 """What differs between two sides, and what a configuration between them is made from; by hand, without git or a run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,29 @@ def test_costs_count_what_no_side_has_run() -> None:
     assert once.untimed == 3 + 12, "evaluate: of 4 direct configurations one has run; 12 are measured beside"
     assert cost(2).trainings == 14 + 16, "with other seeds, both sides' too"
     assert once.line == "runs: 16 (3 more known); trainings: 14 at most; by recorded times: 23m22s (not recorded: 15 stages)"
+
+
+def test_costs_of_a_model_that_is_a_round_on_one_side_and_an_adore_on_the_other() -> None:
+    old, other = side("old"), side("new")
+    stages = {name.replace("train@", "adore@").replace("evaluate@", "evaluate_adore@"): entry for name, entry in other.stages.items()}
+    trained = {"params": {"data/params.json": {"adore.star": {"lr": 1e-5}}}}
+    stages["adore@star"] = {**stages["adore@star"], **trained}
+    sections = {**other.sections, "rounds": {}, "adore": {"star": {"lr": 1e-5}}}
+    new = replace(other, stages=stages, sections=sections)
+    differences = [join_factors("parameters", [factor for factor in factors(old, new) if factor.sections])]
+    comparison = plan(old, new, differences)
+    runs = [(frozenset[str](), 0), (frozenset({"parameters"}), 0)]
+    costs = estimate(
+        (old, new),
+        differences,
+        runs,
+        known=0,
+        direct=comparison.is_direct,
+        trained=lambda coalition: training(comparison.configuration(coalition)),
+        seconds={},
+    )
+    assert [training(comparison.configuration(coalition)) for coalition, _ in runs] == ["train@star", "adore@star"]
+    assert (costs.runs, costs.trainings) == (2, 0), "both sides have run"
 
 
 def test_data_is_found_as_the_first_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,12 +35,13 @@ GRAPH = Graph(
 
 def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text(
-        "report: {metric: M}\nrounds: {w: {init: base}, b: {init: w}}\nadore: {q: {round: w}}\nrerank: {r: {}}\nrescore: {s: {}}\n"
-    )
+    (tmp_path / "params.yaml").write_text("rounds: {w: {init: base}, unfinished: {lr: 1.0}}\n")  # edited during the run
+    rounds = {"w": {"init": "base"}, "b": {"init": "w"}}
+    parameters = {"report": {"metric": "M"}, "rounds": rounds, "adore": {"q": {"round": "w"}}, "rerank": {"r": {}}, "rescore": {"s": {}}}
     for name, value in {"w": 0.5, "b": 0.6, "q": 0.7}.items():
         (tmp_path / "data/metrics").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"data/metrics/{name}.json").write_text(json.dumps({"dev": {"M": value}, "test": {"M": 0.9}}))
+    (tmp_path / "data/params.json").write_text(json.dumps(parameters))
     (tmp_path / "data/latency").mkdir()
     latency = {"mean": 20.25, "p50": 19.0, "p95": 31.5}
     (tmp_path / "data/latency/r.json").write_text(
@@ -83,6 +84,18 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
         ["r", "dev", "30", "20.2", "19.0", "31.5", "cpu,", "2", "threads"],
         ["s", "test", "100", "1.5", "cpu,", "2", "threads"],
     ]
+
+
+@pytest.mark.parametrize(("best", "seconds"), [("star", 2), ("bm25", 4)])
+def test_the_cost_line_is_of_the_best_system_alone(best: str, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of one whose name ends with its name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/report").mkdir(parents=True)
+    (tmp_path / "data/report/significance.json").write_text(json.dumps({"best": {"system": best}}))
+    took = {"evaluate@pre_star": 1, "evaluate@star": 2, "evaluate_fuse@with_bm25": 3, "evaluate_bm25": 4}
+    graph = Graph({name: Stage(name, (), ()) for name in took})
+    line = measured.summary(graph, {name: Measured(float(value)) for name, value in took.items()}, {})
+    assert line == f"{seconds}.0 s of work for {best}, in 1 stage."
 
 
 def test_costs_are_those_of_the_models_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_a_recipe_can_be_undone_later(project: Path) -> None:
 
 @pytest.mark.parametrize("recipe", [None, "zero_shot"])
 def test_the_edit_of_a_dry_run_that_was_killed_is_undone_by_the_next(project: Path, recipe: str | None) -> None:
-    """Unless someone has saved another params.yaml since."""
+    """Unless someone has saved another params.yaml since. data/source.json may be newer, from git; the next run brings it up to date."""
     before = project.read_bytes()
     with recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
         SOURCE.parent.mkdir()
@@ -153,10 +153,12 @@ def test_the_edit_of_a_dry_run_that_was_killed_is_undone_by_the_next(project: Pa
 
     assert contents[project] != before
     leave_killed_run(contents[project])
+    SOURCE.write_text('{"from": "git"}')
     with recipes.apply_edits(["bm25.b=0.7"], lasting=False):
         assert read_yaml(project)["bm25"]["k1"] != 2
     assert project.read_bytes() == before
-    assert not any(path.exists() for path in (SOURCE, recipes.TRIAL, recipes.MEMORY))
+    assert SOURCE.read_text() == '{"from": "git"}'
+    assert not any(path.exists() for path in (recipes.TRIAL, recipes.MEMORY))
     leave_killed_run(contents[project] + b"# mine\n")
     with recipes.apply_edits([], lasting=True):
         pass
@@ -177,12 +179,12 @@ def test_sections_are_found_in_any_form() -> None:
     assert recipes.replace_sections(changed, {"f": None}).strip() == recipes.replace_sections(text, {"b": "b: 3"}).strip()
 
 
-@pytest.mark.parametrize("recipe", [None, "zero_shot"])
+@pytest.mark.parametrize(("recipe", "lasting"), [(None, False), ("zero_shot", False), ("zero_shot", True)])
 @pytest.mark.parametrize("file", ["trial.json", "recipe.json", "params.yaml"])
-def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
-    project: Path, monkeypatch: pytest.MonkeyPatch, recipe: str | None, file: str
+def test_an_edit_that_is_killed_at_any_write_is_undone_by_the_next(
+    project: Path, monkeypatch: pytest.MonkeyPatch, recipe: str | None, file: str, lasting: bool
 ) -> None:
-    """Killed just before and just after it."""
+    """Killed just before and just after it. A lasting one without a recipe is one write."""
 
     class Killed(BaseException):
         """Nothing of ours runs after it."""
@@ -202,7 +204,7 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
             for name in ("write_text", "write_json"):
                 patch.setattr(recipes, name, partial(kill_at_write, after=after, write=getattr(recipes, name)))
             undo = recipes._undo
-            with suppress(Killed), recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
+            with suppress(Killed), recipes.apply_edits(["bm25.k1=2"], recipe, lasting=lasting):
                 assert (recipe, file) == (None, "recipe.json"), "killed before"
         monkeypatch.setattr(recipes, "_undo", undo)
         with recipes.apply_edits([], lasting=True):

@@ -35,6 +35,13 @@ def test_the_encoder_as_it_is_and_the_first_round_that_needs_no_other() -> None:
     assert choose_systems({"start": WARMUP}).rounds == {"as_it_is": INIT, "start": WARMUP}
 
 
+def test_the_encoder_as_it_is_takes_no_name_of_the_users() -> None:
+    """A round of that name would be trained in full, and shown as the encoder as it is."""
+    long = {**WARMUP, "steps": 500}
+    assert choose_systems({"warmup": WARMUP, "start": long}).rounds == {"as_it_is": INIT, "warmup": WARMUP}
+    assert choose_systems({"start": WARMUP}, encoders={"as_it_is": {}}).rounds == {"as_it_is_2": INIT, "start": WARMUP}
+
+
 def test_a_pre_trained_start_is_replaced_and_another_encoder_kept() -> None:
     from_costa = choose_systems({"init": INIT, "a": {**WARMUP, "init": "costa"}}, pretrain={"costa": {}})
     assert from_costa.rounds == {"init": INIT, "a": WARMUP}

@@ -195,6 +195,22 @@ def test_unfit_data_is_refused_with_its_line_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
 
+def test_the_working_folder_becomes_a_project(call: Call, beir_folder: Path, tmp_path: Path) -> None:
+    """With a shared cache, which is set in the finished project; a mistake there leaves the folder, empty."""
+    project = tmp_path / "mine"
+    project.mkdir()
+    flags = ["--data", "../beir", "--encoder", TINY, "--defaults", "--set", "fuse={}"]
+    result = call("new", ".", *flags, "--share", f"cache:{beir_folder}/corpus.jsonl", folder=project)
+    assert (result.returncode, list(project.iterdir())) == (2, []), result.stderr
+    result = call("new", ".", *flags, "--share", f"cache:{tmp_path}/cache", folder=project)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert ".: a project of Retemper" in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beir", "cache", "mine"], "nothing else is left"
+    assert git(project, "status", "--porcelain") == ""
+    dry_run = call("run", "--dry-run", "--json", folder=project)
+    assert "prepare" not in [entry["stage"] for entry in json.loads(dry_run.stdout)], "it has run"
+
+
 def test_data_without_training_queries_becomes_a_project_that_trains_nothing(call: Call, beir_folder: Path, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (beir_folder / f"qrels/{split}.tsv").unlink()

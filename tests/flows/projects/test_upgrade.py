@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows.repository.git import GitFailed
+from flows.projects import upgrade as module
+from flows.repository.git import GitFailed, git
 from tasks.core.errors import UserError
 
 from .conftest import CODE, GRAPH, MIGRATIONS, SECOND, Repository
@@ -91,6 +92,40 @@ def test_only_the_branch_that_is_named_moves(source: Repository, make_project: M
         project.upgrade(branch="newer")
 
 
+def test_a_branch_leaves_files_that_are_not_in_git_and_says_how_to_change_them(source: Repository, make_project: Make) -> None:
+    project = make_project("new")
+    source.commit(SECOND)
+    (project.folder / "runtime.yaml").write_text("first: y\n")
+    lines = project.upgrade(branch="newer")
+    assert project.read("runtime.yaml") == "first: y\n"
+    (line,) = (line for line in lines if line.startswith("runtime.yaml: not in git"))
+    advice = line.partition("to change: git merge newer, then retemper upgrade --from ")[2]
+    project.git("merge", "--quiet", "newer")
+    assert f"from {version(source, 'HEAD^')}" in (second := project.upgrade(since=advice))[0], "or a dated migration would not be due"
+    assert second[-1] == "runtime.yaml: written (not in git)"
+    assert project.read("runtime.yaml") == "once: y\nsecond: 2 # new\n"
+    assert project.git("status", "--porcelain") == ""
+
+
+def test_an_upgrade_that_is_killed_between_its_files_is_done_by_the_next(
+    source: Repository, make_project: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are not in git come first: once the branch has moved, they would not be due."""
+    project = make_project("new")
+    source.commit(SECOND)
+    (project.folder / "runtime.yaml").write_text("first: y\n")
+    states = []
+
+    def git_and_note(*words: str, **options: Any) -> str:
+        if words[0] == "merge":
+            states.append(project.read("runtime.yaml"))
+        return git(*words, **options)
+
+    monkeypatch.setattr(module, "git", git_and_note)
+    project.upgrade()
+    assert states == ["once: y\nsecond: 2 # new\n"]
+
+
 def test_another_revision_is_taken_by_branch_tag_or_commit(source: Repository, make_project: Make) -> None:
     project = make_project("new")
     source.git("tag", "v1")
@@ -171,11 +206,13 @@ def test_an_untracked_file_in_the_way_is_refused_and_kept(source: Repository, ma
     project = make_project("new")
     source.commit(SECOND)
     (project.folder / "tasks/new.py").write_text("precious\n")
+    (project.folder / "runtime.yaml").write_text("first: y\n")
     before = project.git("rev-parse", "HEAD")
     with pytest.raises(GitFailed):
         project.upgrade()
     assert (project.git("rev-parse", "HEAD"), project.read("tasks/new.py")) == (before, "precious\n")
     assert project.read("params.yaml").startswith("# ours to edit\nfirst:")
+    assert project.read("runtime.yaml") == "first: y\n"
 
 
 @pytest.mark.parametrize(
