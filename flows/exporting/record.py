@@ -41,7 +41,7 @@ class Record:
 
     @property
     def digest(self) -> str:
-        """A digest of all but `at`, which changes whenever git writes dvc.lock anew."""
+        """A digest of all but `at`, which changes whenever git rewrites dvc.lock."""
         return hashlib.sha256(json.dumps(vars(self) | {"at": 0}, sort_keys=True, default=dict).encode()).hexdigest()
 
 

@@ -27,7 +27,7 @@ def send(target: TensorBoard, record: Record) -> str:
             writer.add_text(title, "\n".join(["| | |", "|---|---|", *lines]), 0)
         if record.table:
             writer.add_text("table", "\n".join(f"    {line}" for line in record.table.splitlines()), 0)
-    for former in folder.glob(f"*-{record.key}"):  # of another time: git writes dvc.lock anew
+    for former in folder.glob(f"*-{record.key}"):  # of another time: git rewrites dvc.lock
         if former != place:
             shutil.rmtree(former)
     return str(place)

@@ -128,9 +128,9 @@ def systems(sections: Mapping[str, Any], name: str | None) -> Systems:
 
 def _free_name(rounds: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     """A name for the encoder as it is that no round and no encoder has."""
-    taken = {*rounds, *(sections.get("encoders") or {})}
+    used = {*rounds, *(sections.get("encoders") or {})}
     names = chain(("start", "as_it_is"), (f"as_it_is_{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
+    return next(name for name in names if name not in used)
 
 
 def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:

@@ -81,7 +81,7 @@ def test_a_run_of_tensorboard_is_replaced(send: Any, tmp_path: Path) -> None:
     settings = Export(seconds=300, tensorboard=TensorBoard(folder="events"))
     for record in (replace(RECORD, at=1_600_000_000.0), UPDATED):
         assert send(settings, record) == ["tensorboard"]
-    assert send(settings, replace(UPDATED, at=1_800_000_000.0)) == [], "git checkout wrote dvc.lock anew"
+    assert send(settings, replace(UPDATED, at=1_800_000_000.0)) == [], "git checkout rewrote dvc.lock"
     (folder,) = (tmp_path / "events").iterdir()
     assert folder.name == "2023-11-14_22-13-0123456789abcdef"
     events = EventAccumulator(str(folder)).Reload()
