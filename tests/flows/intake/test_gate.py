@@ -9,6 +9,7 @@ import pytest
 
 from flows.batches import known
 from flows.batches.foreseen import Settings
+from flows.intake import gate
 from flows.intake.gate import REPEATED, check
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
@@ -283,3 +284,15 @@ def test_hashes_of_many_blocks_are_kept_in_few_runs() -> None:
         assert not seen.add(np.arange(8 * block, 8 * block + 8, dtype=np.uint64)).any()
     assert seen.add(np.arange(513, dtype=np.uint64)).tolist() == [True] * 512 + [False]
     assert len(seen._runs) <= 7
+
+
+@pytest.mark.parametrize("count", [1, 1200])
+def test_only_the_kind_of_a_mistake_says_whether_its_remedy_may_still_come(count: int) -> None:
+    """A later batch may bring a document, but corrects no line, whatever that line quotes."""
+    answers = {}
+    for kind in gate.ONE:
+        findings = gate.Findings()
+        for _ in range(count):
+            findings.add(kind, f"inbox/{gate.UNKNOWN}/corpus.jsonl:1: {gate.IRRELEVANT}")
+        answers[kind] = gate.may_arrive_later(findings.reasons()[0])
+    assert {kind for kind, answer in answers.items() if answer} == {gate.UNKNOWN, gate.IRRELEVANT}
