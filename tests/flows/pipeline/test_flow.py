@@ -295,15 +295,15 @@ def test_an_unavailable_configured_server_is_reported_in_one_line(finished_toy: 
     assert result.stderr == "retemper: PREFECT_API_URL: no Prefect server answers there (ConnectError); start it, or unset it\n"
 
 
-def test_a_limit_that_does_not_exist_is_named(served: Any, read_states: Any) -> None:
+def test_a_limit_that_does_not_exist_is_named(served_toy: Any, states_of: Any) -> None:
     """Prefect's error fails the stage that waits for a slot, by name; it was said that Prefect ended the run before the stage."""
-    toy = type(served)(served.folder, served.environment | {"RETEMPER_DEVICE_LIMIT": "nowhere"})
+    toy = type(served_toy)(served_toy.folder, served_toy.environment | {"RETEMPER_DEVICE_LIMIT": "nowhere"})
     result = toy.call("run", "train@a")
-    assert (result.returncode, read_states(result.stdout)) == (1, {"prepare": "Ran", "train@a": "Failed"})
+    assert (result.returncode, states_of(result.stdout)) == (1, {"prepare": "Ran", "train@a": "Failed"})
     line = result.stderr.splitlines()[-1]
     assert line.startswith("retemper: train@a: ConcurrencySlotAcquisitionError: ") and "nowhere" in line, line
     assert line.endswith("; its log: .retemper/logs/train@a.log") and "Traceback" not in result.stderr
-    assert "Traceback" in (served.folder / ".retemper/logs/train@a.log").read_text()
+    assert "Traceback" in (served_toy.folder / ".retemper/logs/train@a.log").read_text()
 
 
 MISTAKE = UserError("runtime.yaml: workers: found none, expected a number")
@@ -350,14 +350,14 @@ def test_an_error_outside_a_stages_process_fails_the_stage(
     assert log.exists() == message.endswith(".log") and (not log.exists() or "Traceback" in log.read_text())
 
 
-def test_a_stage_of_the_users_own_before_prepare(served: Any, executed: Any) -> None:
+def test_a_stage_of_the_users_own_before_prepare(served_toy: Any, executed: Any) -> None:
     """It runs before the gate, as `prepare` does, which reads from it; whatever else reads from it waits for the gate."""
-    graph = served.folder / "dvc.yaml"
+    graph = served_toy.folder / "dvc.yaml"
     download = "  download: {cmd: 'python step.py data/raw ${first}', deps: [step.py], outs: [data/raw]}\n"
     other = "  other: {cmd: 'python step.py data/other x data/raw', deps: [data/raw], outs: [data/other]}\n"
     text = graph.read_text().replace("deps: [step.py]", "deps: [step.py, data/raw]").replace("stages:\n", f"stages:\n{download}{other}")
     graph.write_text(text)
-    result = served.call("run", "report", "other", script=REFUSED)
+    result = served_toy.call("run", "report", "other", script=REFUSED)
     assert (result.returncode, result.stderr) == (2, "retemper: beir:raw: found no judged queries\n")
-    assert set(served.times()) == {"data/raw", "data/corpus"}
-    assert executed(served.run("report", "other")) == (ALL | {"other"}) - {"prepare"}
+    assert set(served_toy.times()) == {"data/raw", "data/corpus"}
+    assert executed(served_toy.run("report", "other")) == (ALL | {"other"}) - {"prepare"}

@@ -73,8 +73,8 @@ class Team:
 
 
 @pytest.fixture
-def team(here: Path, tmp_path: Path) -> Team:
-    assert here == Path.cwd()
+def team(root: Path, tmp_path: Path) -> Team:
+    assert root == Path.cwd()
     return Team(tmp_path / "remote")
 
 
