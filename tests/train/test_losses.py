@@ -33,9 +33,9 @@ def loop_nll(scores: torch.Tensor, negative: torch.Tensor) -> tuple[float, np.nd
     for q in range(len(scores)):
         candidates = [q] + [j for j in range(scores.shape[1]) if negative[q, j]]
         total = sum(math.exp(scores[q, j].item()) for j in candidates)
-        value -= math.log(math.exp(float(scores[q, q])) / total) / len(scores)
+        value -= math.log(math.exp(scores[q, q].item()) / total) / len(scores)
         for j in candidates:
-            gradient[q, j] = (math.exp(float(scores[q, j])) / total - (j == q)) / len(scores)
+            gradient[q, j] = (math.exp(scores[q, j].item()) / total - (j == q)) / len(scores)
     return value, gradient
 
 
@@ -43,7 +43,7 @@ def loop_pairs(scores: torch.Tensor, pairs: list[tuple[int, int]], weight: float
     """Mean RankNet over the pairs (query, negative slot), times `weight`: d sp(s_n - s_p)/d s_n = sigmoid(s_n - s_p)."""
     value, gradient = 0.0, np.zeros(scores.shape)
     for q, j in pairs:
-        gap = float(scores[q, j]) - float(scores[q, q])
+        gap = scores[q, j].item() - scores[q, q].item()
         value += weight * math.log1p(math.exp(gap)) / len(pairs)
         slope = weight / (1 + math.exp(-gap)) / len(pairs)
         gradient[q, j] += slope
