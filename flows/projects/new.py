@@ -281,5 +281,6 @@ def _print_next_steps(folder: Path, version: Version, lines: Sequence[str], *, t
         tell(line)
     place = os.path.relpath(folder)
     tell(f"{place}: a project of Retemper {version}, committed")
-    tell(f"next: cd {place} && retemper run (or make run, which sets up its own .venv)")
+    enter = "" if place == os.curdir else f"cd {place} && "
+    tell(f"next: {enter}retemper run (or make run, which sets up its own .venv)")
     tell("or first compare BM25 and the encoder on a sample of the data, within minutes: retemper preview")

@@ -57,7 +57,7 @@ def test_nll_and_its_gradient(seed: int) -> None:
     value, gradient = loop_nll(scores, negative)
     loss = nll(scores, negative)
     loss.backward()
-    assert float(loss) == pytest.approx(value, abs=1e-9)
+    assert loss.item() == pytest.approx(value, abs=1e-9)
     np.testing.assert_allclose(scores.grad, gradient, atol=1e-9)
 
 
@@ -67,7 +67,7 @@ def test_ranknet_as_released_and_its_gradient(seed: int) -> None:
     value, gradient = loop_pairs(scores, [tuple(p) for p in negative.nonzero().tolist()], 1.0)
     loss = ranknet(scores, negative)
     loss.backward()
-    assert float(loss) == pytest.approx(value, abs=1e-9)
+    assert loss.item() == pytest.approx(value, abs=1e-9)
     np.testing.assert_allclose(scores.grad, gradient, atol=1e-9)
 
 
@@ -79,7 +79,7 @@ def test_star_as_published_and_its_gradient(seed: int, alpha: float) -> None:
     other, other_gradient = loop_pairs(scores, [tuple(p) for p in (negative & ~own).nonzero().tolist()], alpha)
     loss = star(scores, negative, own, alpha)
     loss.backward()
-    assert float(loss) == pytest.approx(static + other, abs=1e-9)
+    assert loss.item() == pytest.approx(static + other, abs=1e-9)
     np.testing.assert_allclose(scores.grad, static_gradient + other_gradient, atol=1e-9)
 
 

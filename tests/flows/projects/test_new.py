@@ -204,7 +204,7 @@ def test_the_working_folder_becomes_a_project(call: Call, beir_folder: Path, tmp
     assert (result.returncode, list(project.iterdir())) == (2, []), result.stderr
     result = call("new", ".", *flags, "--share", f"cache:{tmp_path}/cache", folder=project)
     assert (result.returncode, result.stderr) == (0, "")
-    assert ".: a project of Retemper" in result.stdout
+    assert ".: a project of Retemper" in result.stdout and "\nnext: retemper run (" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beir", "cache", "mine"], "nothing else is left"
     assert git(project, "status", "--porcelain") == ""
     dry_run = call("run", "--dry-run", "--json", folder=project)
