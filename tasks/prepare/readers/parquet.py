@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import pyarrow as pa
 
 from tasks.core.errors import UserError
+from tasks.core.params.safe_yaml import HALVES
 from tasks.core.sources.datasets import MAKE_QUERIES, SPLIT_NAMES, parquet_files
 from tasks.core.sources.grades import EXPECTED, MOST
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
@@ -33,7 +34,6 @@ QUERY_ID, QUERY_TEXT, ANSWERS = ("_id", "id", "qid", "query_id", "query-id"), ("
 QREL_QUERY = ("query-id", "query_id", "qid", "query")
 QREL_DOC = ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
 QREL_GRADE, WEIGHT = ("score", "grade", "relevance"), ("weight",)
-HALF_CHARACTER = re.compile("[\\ud800-\\udfff]")
 T = TypeVar("T")
 SHARD = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # Hugging Face's shard names; older ones end with a hash
 
@@ -251,7 +251,7 @@ def _small_integer(grade: float) -> bool:
 def as_id(at: At, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UserError(f"{at}: found id {value!r}, expected a string or an integer; fix that row")
-    if isinstance(value, str) and HALF_CHARACTER.search(value):
+    if isinstance(value, str) and HALVES.search(value):
         raise UserError(f"{at}: found id {value!r}, expected one without half a character (a lone surrogate); fix that row")
     return str(value)
 
