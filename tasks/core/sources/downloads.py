@@ -36,7 +36,7 @@ def encoder_folder(source: str) -> Path:
         ) from None
     if not is_complete(folder.parents[1], folder.name):
         raise UserError(
-            f"encoder {source}: found a part of its files or no *.safetensors in {folder}, expected all of them; go online once, or name a "
-            "folder that is complete"
+            f"encoder {source}: its copy in {folder} is incomplete, or has no *.safetensors; go online once, or name the folder of a "
+            "complete copy"
         )
     return folder

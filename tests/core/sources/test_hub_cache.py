@@ -127,5 +127,5 @@ def test_a_model_without_modules(fill: Callable[..., Path], monkeypatch: pytest.
     if is_known:
         assert downloads.encoder_folder("org/model") == folder
     else:
-        with pytest.raises(UserError, match=rf"found a part of its files or no \*.safetensors in {folder}, expected all"):
+        with pytest.raises(UserError, match=rf"its copy in {folder} is incomplete, or has no \*.safetensors; go online once"):
             downloads.encoder_folder("org/model")
