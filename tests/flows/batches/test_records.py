@@ -59,33 +59,31 @@ def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, compressed: bool, texts
     ],
 )
 def test_a_wrong_judgment_is_named_and_reading_goes_on(tmp_path: Path, line: str, message: str) -> None:
-    (tmp_path / "qrels").mkdir()
-    file = tmp_path / "qrels/dev.tsv"
-    file.write_text(f"query-id\tcorpus-id\tscore\n{line}\nq2\td2\t1\n")
+    text = f"query-id\tcorpus-id\tscore\n{line}\nq2\td2\t1\n"
+    assert problem_in(tmp_path / "qrels/dev.tsv", text).startswith(f"{tmp_path}/qrels/dev.tsv:2: {message}")
+
+
+def problem_in(file: Path, text: str) -> str:
+    """The only problem with a file of qrels whose judgment of q2 is read."""
+    file.parent.mkdir()
+    file.write_text(text)
     problems: list[str] = []
-    assert [judgment.query for judgment in judgments(files_of(tmp_path), "dev", problems.append)] == ["q2"]
-    assert len(problems) == 1 and problems[0].startswith(f"{file}:2: {message}")
+    assert [judgment.query for judgment in judgments(files_of(file.parents[1]), "dev", problems.append)] == ["q2"]
+    (problem,) = problems
+    return problem
 
 
 @pytest.mark.parametrize("row", ['q1,"d1\tx",1', 'q1,"a\nb",1', '"q\t1",d1,1'])
 def test_an_id_in_csv_that_would_shift_columns_of_the_merge(tmp_path: Path, row: str) -> None:
-    file = tmp_path / "qrels/dev.csv"
-    file.parent.mkdir()
-    file.write_text(f"query-id,corpus-id,score\n{row}\nq2,d2,1\n")
-    problems: list[str] = []
-    assert [judgment.query for judgment in judgments(files_of(tmp_path), "dev", problems.append)] == ["q2"]
-    assert len(problems) == 1 and problems[0].startswith(f"{file}:2: found id ")
-    assert problems[0].endswith(", expected a non-empty one without tabs, line ends, or NUL")
+    problem = problem_in(tmp_path / "qrels/dev.csv", f"query-id,corpus-id,score\n{row}\nq2,d2,1\n")
+    assert problem.startswith(f"{tmp_path}/qrels/dev.csv:2: found id ")
+    assert problem.endswith(", expected a non-empty one without tabs, line ends, or NUL")
 
 
 @pytest.mark.parametrize("grade", ["1.0", "-1e3", "nan"])
 def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str) -> None:
-    file = tmp_path / "qrels/dev.tsv"
-    file.parent.mkdir()
-    file.write_text(f"q1\td1\t{grade}\nq2\td2\t1\n")
-    problems: list[str] = []
-    assert [judgment.query for judgment in judgments(files_of(tmp_path), "dev", problems.append)] == ["q2"]
-    assert problems == [f"{file}:1: found grade '{grade}', expected an integer up to 1,000 (0 not relevant, 1 or more relevant)"]
+    expected = f"found grade '{grade}', expected an integer up to 1,000 (0 not relevant, 1 or more relevant)"
+    assert problem_in(tmp_path / "qrels/dev.tsv", f"q1\td1\t{grade}\nq2\td2\t1\n") == f"{tmp_path}/qrels/dev.tsv:1: {expected}"
 
 
 def test_columns_in_another_order(tmp_path: Path) -> None:

@@ -88,10 +88,7 @@ def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own_cache:
 
 
 def test_an_experiment_holds_new_code_and_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(toy.folder)
-    for name, value in toy.environment.items():
-        if name.startswith("GIT_"):
-            monkeypatch.setenv(name, value)
+    enter(toy, monkeypatch)
     for name in ("code/__init__.py", "code/__pycache__/a.pyc", "code/deep/__pycache__/b.pyc", "code/deep/b.py", "tasks/new.py"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("")
@@ -132,10 +129,7 @@ def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPa
 
 def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each point's run also edits the working tree, as a person might meanwhile: the next point must not see that."""
-    monkeypatch.chdir(toy.folder)
-    for name, value in toy.environment.items():
-        if name.startswith("GIT_"):
-            monkeypatch.setenv(name, value)
+    enter(toy, monkeypatch)
     (toy.folder / "dvc.yaml").write_text((toy.folder / "dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, new.py]"))
     (toy.folder / "new.py").write_text("first\n")
     toy.set_rounds(a="5", b="6")
@@ -150,14 +144,19 @@ def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monke
         assert f"first\nfirst: {value}\nrounds:\n  a: {{value: 5}}\n  b: {{value: 6}}\n" in Path("seen").read_text()
 
 
-@pytest.mark.parametrize("layout", ["", "table: {caption: Toys, models: [a], measures: [nDCG@10]}\n"])
-def test_a_sweep_ends_with_its_best_point(
-    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], layout: str
-) -> None:
+def enter(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in the toy's folder, with its identity in git."""
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         if name.startswith("GIT_"):
             monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("layout", ["", "table: {caption: Toys, models: [a], measures: [nDCG@10]}\n"])
+def test_a_sweep_ends_with_its_best_point(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], layout: str
+) -> None:
+    enter(toy, monkeypatch)
     toy.set_rounds(a="5")
     (toy.folder / "grid.yaml").write_text(f"grid: {{rounds.a.value: [1, 2, 3]}}\nrepeat: {{first: [x, y]}}\n{layout}")
     measure = (
@@ -197,10 +196,7 @@ def test_a_point_whose_metrics_the_cache_lacks_runs_again(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If they are still missing then, it is named, and the conclusion says that it is of the others."""
-    monkeypatch.chdir(toy.folder)
-    for name, value in toy.environment.items():
-        if name.startswith("GIT_"):
-            monkeypatch.setenv(name, value)
+    enter(toy, monkeypatch)
     toy.set_rounds(a="5")
     Path("grid.yaml").write_text("grid: {rounds.a.value: [1, 2, 3]}\n")
     lock = (
