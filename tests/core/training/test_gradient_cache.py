@@ -204,3 +204,17 @@ def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
     assert results[torch.bfloat16][0] == pytest.approx(results[torch.float32][0], rel=0.1)
     assert results[torch.bfloat16][0] != results[torch.float32][0], "bf16 was not used"
     assert F.cosine_similarity(results[torch.bfloat16][1], results[torch.float32][1], dim=0) > 0.95
+
+
+def test_chunks_of_a_step_draw_their_own_dropout(tower: Encoder) -> None:
+    """Four equal texts, one a chunk: with one draw for all, a query and its document would have one vector."""
+    sides = [Side(tower.train(), tokens_of([9], 1), np.array([0, 0])) for _ in range(2)]
+    seen: list[torch.Tensor] = []
+
+    def loss(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+        seen.append(torch.cat([queries, documents]).detach())
+        return contrastive_loss(queries, documents)
+
+    for _ in range(2):
+        cached_backward(sides, loss, 9, Compute(CPU, torch.float32), (1, 2, 3))
+    assert len(seen[0].unique(dim=0)) == 4 and torch.equal(seen[0], seen[1]), "the same in each run of the step"

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.errors import UserError
+from tasks.core.stage.draws import HELD_OUT, draw_seed
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.training.companions import KNOWN
@@ -36,6 +37,13 @@ def test_a_draw_is_a_function_of_its_seed_and_a_smaller_share_is_part_of_a_large
         counts[replayed(queries, known, share=0.3, seed=seed)] += 1
     assert (counts[1::2] == 400).all()
     assert abs(counts[::2] / 400 - 0.3).max() < 0.15, "each old query as often as any other (standard deviation .023)"
+
+
+def test_replayed_queries_and_held_out_documents_are_drawn_apart() -> None:
+    """Both are a permutation by the round's split_seed: with one stream, of as many documents the same places would be held out."""
+    queries = set(replayed(np.arange(100), np.arange(100), share=0.5, seed=3).tolist())
+    held_out = set(np.random.default_rng(draw_seed(3, HELD_OUT)).permutation(100)[:50].tolist())
+    assert len(queries) == 50 and 10 < len(queries & held_out) < 40
 
 
 @pytest.fixture
