@@ -37,7 +37,7 @@ class Strays:
         for path in self.added:
             tell(f"{path}: still has the text of a forgotten record, and a .dvc file names it; remove it there (dvc remove), then run gc")
         for path in self.unread:
-            tell(f"{path}: cannot be read, so whether it has the text of a forgotten record is unknown")
+            tell(f"{path}: cannot be read or is corrupt, so whether it has the text of a forgotten record is unknown")
         return [*self.added, *self.unread]
 
     def _reason(self, path: Path) -> str:
@@ -58,8 +58,8 @@ def find_strays(texts: Collection[str], entries: Sequence[Entry], store: Store, 
     for place in (store.objects.parent.parent, *store.folder_remotes()):
         others = [path for path in objects(place / "files" / "md5") if object_id(path) not in oids]
         candidates = list(text_search.having_texts(others, starts, unread.append))
-        found = [path for path in candidates if text_search.contains_any(path, wholes)]
-        alike += [path for path in candidates if path not in found]
+        found = list(text_search.having_texts(candidates, wholes, unread.append))
+        alike += [path for path in candidates if path not in found and path not in unread]
         names = {object_id(path) for path in found} - added
         listings = (path for path in others if names and path.suffix == ".dir" and object_id(path) not in added)
         listings = (path for path in listings if any(name in path.read_text(errors="replace") for name in names))

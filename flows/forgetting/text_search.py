@@ -7,7 +7,6 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,21 +48,30 @@ def _forms(text: str) -> set[bytes]:
 
 
 def contains_any(path: Path, wanted: Needles) -> bool:
-    """Whether a file has one of the texts. Parquet and gzip are unpacked; a corrupt one is searched as bytes. OSError if unreadable."""
+    """Whether a file has one of the texts. Parquet and gzip are unpacked; a corrupt one is searched as bytes.
+
+    OSError if it cannot be read, ValueError if it is corrupt and nothing was found in its bytes.
+    """
     if not len(wanted.cells):
         return False
     with path.open("rb") as handle:
         magic = handle.read(4)
-        if magic == PARQUET:
-            with suppress(*UNREADABLE):
+        corrupt: Exception | None = None
+        try:
+            if magic == PARQUET:
                 return _in_parquet(path, wanted)
-        if magic[:2] == GZIP:
-            with suppress(OSError, EOFError, zlib.error):
+            if magic[:2] == GZIP:
                 return _in_gzip(path, wanted.starts)
+        except (*UNREADABLE, EOFError, zlib.error) as error:
+            corrupt = error
         if not magic:
             return False
         with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return any(content.find(start) >= 0 for start in wanted.starts)
+            if any(content.find(start) >= 0 for start in wanted.starts):
+                return True
+    if corrupt:
+        raise ValueError(f"{path}: corrupt") from corrupt
+    return False
 
 
 def _in_gzip(path: Path, starts: Collection[bytes]) -> bool:
@@ -115,7 +123,7 @@ def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
 
 
 def having_texts(paths: Iterable[Path], wanted: Needles, unreadable: Callable[[Path], None]) -> Iterator[Path]:
-    """The files that have one of the texts. `unreadable` gets each that cannot be read; one that is gone meanwhile has none."""
+    """The files that have one of the texts. `unreadable` gets each that cannot be read, or is corrupt; one that is gone meanwhile has none."""
     for path in paths:
         try:
             if contains_any(path, wanted):

@@ -17,7 +17,7 @@ def main() -> int:
     targets = [word for word in sys.argv[1:] if word != WITH_DEV]
     try:
         with one_line_errors():
-            run.run(targets, check=lambda: None, quiet=True, with_dev=WITH_DEV in sys.argv)
+            run.run(targets, check=lambda: None, nested=True, with_dev=WITH_DEV in sys.argv)
     except run.StagesFailed as failed:
         print_problems(failed.problems)
         return failed.status

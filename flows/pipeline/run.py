@@ -46,7 +46,7 @@ def run(
     targets: Sequence[str] = (),
     check: Callable[[], None] = check_parameters,
     *,
-    quiet: bool = False,
+    nested: bool = False,
     with_dev: bool = False,
     edits: Sequence[str] = (),
     ignore_disk: bool = False,
@@ -54,7 +54,8 @@ def run(
 ) -> dict[str, Outcome]:
     """Bring `targets` (default: the report) up to date; returns how each stage ended. Raises StagesFailed, or UserError before any ran.
 
-    `quiet`, for a worktree of ours: if nothing has changed, print nothing and do not start Prefect.
+    `nested`: within another command, which says itself what was done. Print nothing if nothing has changed, record a run of targets as a
+    part (`retemper watch`), and name pages by absolute paths, since the folder may be a worktree.
     `with_dev`: refuse a data set without dev.
     `ignore_disk`: run even if the estimated new files do not fit.
     `undo` reverts the `edits` of a run that is refused, also in what stages read. If a data set turns out unfit only once it is prepared
@@ -77,7 +78,7 @@ def run(
             raise
         clock.provenance = plan.provenance
         remotes.register_again(cache_folder(), display.warn)
-        nothing_to_do = quiet and not plan.changed
+        nothing_to_do = nested and not plan.changed
 
         def gate() -> None:
             sections = read_parameters(FROZEN) if FROZEN.exists() else {}
@@ -85,7 +86,7 @@ def run(
                 display.warn(warning)
 
         try:
-            with _record_run(plan, part=quiet and bool(targets)) as recorder, display.open(plan.graph.stages, recorder):
+            with _record_run(plan, part=nested and bool(targets)) as recorder, display.open(plan.graph.stages, recorder):
                 outcomes = _all_cached(plan) if nothing_to_do else _execute(plan, processes, display, clock=clock, gate=gate)
         except splits.Unfit:
             undo()
@@ -102,7 +103,7 @@ def run(
         return outcomes
     _show_tables(plan, outcomes, display)
     if clock.spans:
-        _write_pages(plan, clock, display, below=_shown_folder(quiet))
+        _write_pages(plan, clock, display, below=_shown_folder(nested))
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     _refuse_failed(plan, outcomes)
     return outcomes

@@ -69,7 +69,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
     parameters = check(sections)
     chosen = systems(sections, name)
     try:
-        pipeline.run([PREPARE], quiet=True)
+        pipeline.run([PREPARE], nested=True)
     except pipeline.StagesFailed as failed:
         print_problems(failed.problems)
         return failed.status

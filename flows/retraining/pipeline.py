@@ -30,7 +30,7 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
     """
     wait_for(locks.RUN_LOCK)
     try:
-        run.run(targets, check=check, quiet=True, with_dev=True)
+        run.run(targets, check=check, nested=True, with_dev=True)
     except (Exception, CancelledError) as error:
         if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.ServerUnavailable):
             raise

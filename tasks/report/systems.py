@@ -1,7 +1,6 @@
 """The systems in the report: means, values per query, and a one-line description of each."""
 
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ import pyarrow as pa
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
+from tasks.core.metrics.measures import cutoff
 from tasks.core.metrics.selection import SYSTEMS, best_system
 from tasks.core.tables.parquet import read_table
 
 Floats = npt.NDArray[np.float64]
 DEPTH = 100  # default depth of rerank and rescore
-CUTOFF = re.compile(r"@(\d+)$")
 SPLITS = ("test", "dev")  # the first available is reported; the best system is chosen on dev, if available
 
 
@@ -74,9 +73,11 @@ def depth_note(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
     notes = []
     for system in systems:
         entry = next((candidate for part in ("rerank", "rescore") if (candidate := (sections.get(part) or {}).get(system.name))), None)
-        depth = entry.get("depth", DEPTH) if entry else sys.maxsize
+        if not entry:
+            continue
+        depth = entry.get("depth", DEPTH)
         names = list(dict.fromkeys(name for measured in system.metrics.values() for name in measured))
-        deeper = [name for name in names if (cutoff := CUTOFF.search(name)) and int(cutoff[1]) > depth and not lower_is_better(name)]
+        deeper = [name for name in names if (cutoff(name) or sys.maxsize) > depth and not lower_is_better(name)]
         notes += [f"{system.name} has only {depth} ranks, which lowers its {', '.join(deeper)}"] if deeper else []
     return "; ".join(notes)
 

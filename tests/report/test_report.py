@@ -143,7 +143,10 @@ def test_short_runs_and_missing_baselines_are_reported(
         make_system(project, name, 0.5, ("dev", "test"))
     page = run_report(monkeypatch)
     lines = capsys.readouterr().out.splitlines()
-    line = "few has only 9 ranks, which lowers its RR@10"
+    line = (
+        "few has only 9 ranks, which lowers its AP, RR@10; ten has only 10 ranks, which lowers its AP; "
+        "default has only 100 ranks, which lowers its AP"
+    )
     assert [text for text in lines if "ranks" in text] == [line] and f"{line}." in page
     assert [text for text in lines if "baselines" in text] == ["baselines not in the table: wramup"]
     assert {model.model_fields["depth"].default for model in (Rerank, Rescore)} == {DEPTH}

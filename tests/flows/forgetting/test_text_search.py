@@ -62,7 +62,7 @@ def test_texts_in_lists_records_and_dictionaries_are_found(tmp_path: Path) -> No
     assert found(tmp_path, text, "who") == {"list", "record", "map", "dictionary", "short"}, "an answer of one word is not the record"
 
 
-def test_a_corrupt_file_is_searched_as_bytes(tmp_path: Path) -> None:
+def test_a_corrupt_file_is_searched_as_bytes_and_named_if_they_have_no_text(tmp_path: Path) -> None:
     text = "a text that is long enough to be looked for"
     packed = gzip.compress(os.urandom(2000))
     (tmp_path / "corrupt.gz").write_bytes(packed[:10] + b"\xff" + packed[11:])
@@ -71,7 +71,10 @@ def test_a_corrupt_file_is_searched_as_bytes(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "page.parquet").read_bytes())
     content[4:400] = text.encode().ljust(396, b"\xff")
     (tmp_path / "page.parquet").write_bytes(content)
-    assert found(tmp_path, text) == {"begins.gz", "page.parquet"}
+    unreadable: list[Path] = []
+    having = text_search.having_texts(text_search.files_below(tmp_path), text_search.needles([text]), unreadable.append)
+    assert {path.name for path in having} == {"begins.gz", "page.parquet"}
+    assert unreadable == [tmp_path / "corrupt.gz"]
 
 
 def test_an_unreadable_file_is_named_and_one_that_is_gone_is_not(tmp_path: Path) -> None:

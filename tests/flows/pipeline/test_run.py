@@ -63,10 +63,10 @@ def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     monkeypatch.setattr(run, "_execute", lambda *_, **__: WHOLE)
-    assert {outcome.state for outcome in run.run(quiet=True).values()} == {"Cached"}
+    assert {outcome.state for outcome in run.run(nested=True).values()} == {"Cached"}
     assert capsys.readouterr().out == ""
     plan = Plan(plan.graph, frozenset({"a"}), None, False, None)
-    assert run.run(quiet=True) == WHOLE
+    assert run.run(nested=True) == WHOLE
     assert "executed 1, cached 1" in capsys.readouterr().out
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_cannot_store_what_it_computes_is_refused_before_it_begins(
     monkeypatch.setattr(run, "cache_folder", lambda: Path(".dvc/cache"))
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     monkeypatch.setattr(run, "_execute", lambda *_, **__: WHOLE)
-    run.run(quiet=True)
+    run.run(nested=True)
     plan = Plan(plan.graph, frozenset({"a"}), None, False, None)
     with pytest.raises(DiskError, match=rf"{denied}: no permission to write to the cache, where this run would store what it computes; "):
         run.run()

@@ -82,7 +82,7 @@ def run_preview(small: Any, run_plan: Callable[[Plan], Path], monkeypatch: pytes
     monkeypatch.chdir(small.folder)
     plans = list[Plan]()
 
-    def prepare(targets: list[str], *, quiet: bool) -> None:
+    def prepare(targets: list[str], *, nested: bool) -> None:
         assert targets == ["prepare"] and quiet
 
     @contextmanager
