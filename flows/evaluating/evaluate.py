@@ -368,7 +368,7 @@ def describe_system(name: str, sections: Mapping[str, Any]) -> str:
     """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
     fusion = read_json(record_of(name, sections))
     ((key, value),) = _setting(fusion).items()
-    chosen = {"params.yaml": "as in params.yaml", None: "not chosen: this project has no dev"}
+    chosen = {"params.yaml": "as in params.yaml", None: f"not chosen: {fusion.get('why', 'this project has no dev')}"}
     how = chosen.get(fusion["chosen_on"], f"as chosen on this project's {fusion['chosen_on']}")
     return f"{name}: {fusion['method']} of {fusion['first']} and {fusion['second']}, {key} {value:g}, {how}"
 

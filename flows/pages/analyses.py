@@ -85,10 +85,15 @@ def _overview(analyses: Mapping[str, Any]) -> Markup:
     return table(header, rows) + _note(OVERVIEW.format(depth=depth))
 
 
+def depth_of(analysis: Mapping[str, Any]) -> int:
+    """The depth at which sources of negatives were compared. Analyses before 2026-12 do not record it."""
+    return int(analysis.get("negatives_depth", analysis["depth"]))
+
+
 def _overlaps(analyses: Mapping[str, Any]) -> Markup:
     rows = [(name, f"BM25's top {analysis['depth']}", analysis["bm25_overlap"]) for name, analysis in analyses.items()]
     rows += [
-        (name, f"negatives of {source}", share)
+        (name, f"top {depth_of(analysis)} negatives of {source}", share)
         for name, analysis in analyses.items()
         for source, share in analysis["negatives_overlap"].items()
     ]

@@ -250,9 +250,10 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
 def check_official(parameters: Parameters, where: str) -> None:
     """Check that the source's official negatives are not used if its queries, to which they belong, are not read."""
     if parameters.queries == "pseudo":
-        named_negatives = {f"rounds.{name}.negatives": [entry.negatives] for name, entry in parameters.rounds.items()} | {
-            f"mix.{name}": [entry.first, entry.second] for name, entry in parameters.mix.items()
-        }
+        entries = {section: getattr(parameters, section) for section in ("rounds", "teacher", "rerankers", "adore", "analyses")}
+        named_negatives = {
+            f"{section}.{name}.negatives": [entry.negatives] for section, named in entries.items() for name, entry in named.items()
+        } | {f"mix.{name}": [entry.first, entry.second] for name, entry in parameters.mix.items()}
         for key, negatives in named_negatives.items():
             if "official" in negatives:
                 raise UserError(

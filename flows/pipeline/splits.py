@@ -46,8 +46,10 @@ def check(
             f"{source}: found 1 document, expected more: a single document has no negatives, so {', '.join(trained)} would learn nothing; "
             f"nothing was changed; add documents{'' if pseudo else f'; {hint}'}"
         )
+    measured = any(name.startswith("evaluate") for name in stages)
     if pseudo:  # stage pseudo makes what the source lacks
-        return ""
+        source_dev = (sections.get("pseudo") or {}).get("dev") != "pseudo"
+        return _shared_queries(str(source), stats) if measured and source_dev else ""
     counts = _counted(stats)
     if counts is None:
         return ""
@@ -57,20 +59,27 @@ def check(
         raise Unfit(f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; {hint}")
     if with_dev and not counts.get("dev"):
         raise Unfit(f"{found}, expected dev, on which a new model is compared with the champion; add a dev split")
-    measured = any(name.startswith("evaluate") for name in stages)
     if measured and not (counts.get("dev") or counts.get("test")):
         raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; add one of them")
     if measured:
         _refuse_high_grades(str(source), sections, stats.parent / "qrels")
     if "report" in stages and measured and not counts.get("dev"):
         return f"{found}, but no dev: the best system is chosen on test, the same queries it is measured on; retemper retrain needs dev"
-    if measured and (shared := _read(stats).get("dev_in_test")):
-        return (
-            f"{source}: {shared:,} {'query of dev is' if shared == 1 else 'queries of dev are'} in test too, by id or text, "
-            "so figures on test flatter what is chosen on dev; "
-            "remove them from one of the two"
-        )
-    return ""
+    return _shared_queries(str(source), stats) if measured else ""
+
+
+def _shared_queries(source: str, stats: Path) -> str:
+    """A warning if queries of dev are also in test, else an empty string."""
+    try:
+        shared = _read(stats).get("dev_in_test")
+    except (OSError, ValueError):  # prepare has not written it
+        return ""
+    if not shared:
+        return ""
+    return (
+        f"{source}: {shared:,} {'query of dev is' if shared == 1 else 'queries of dev are'} in test too, by id or text, "
+        "so figures on test flatter what is chosen on dev; remove them from one of the two"
+    )
 
 
 def _refuse_high_grades(source: str, sections: Mapping[str, Any], qrels: Path) -> None:

@@ -70,28 +70,33 @@ class Round:
         return encode(tower, self.queries(split), rows, best_batch_tokens(self.device, tower.transformer.dtype), self.device)
 
 
-def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, float | None]:
+def common_depth(sources: Mapping[str, DocumentLists], depth: int) -> int:
+    """The depth at which all sources are compared: `depth`, or that of the shallowest source. An empty one does not count."""
+    return min([depth, *(int(lists.counts.max()) for lists in sources.values() if lists.counts.any())])
+
+
+def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], depth: int, *, params: Analysis) -> dict[str, float | None]:
     """The overlap of each source of negatives with those that the round itself finds, over a sample of the training queries.
 
-    Queries for which the source has no negatives are left out.
+    Of each, the top `depth` are compared. Queries for which the source has no negatives are left out.
     """
     relevant = data.relevant("train")
     sample = np.random.default_rng(draw_seed(params.seed, QUERIES)).permutation(np.flatnonzero(relevant.counts))[: params.train_queries]
     if not len(sample):
         return {}
-    depth = min(params.depth + int(relevant.counts[sample].max(initial=0)), count_rows(data.ids))
+    searched = min(depth + int(relevant.counts[sample].max(initial=0)), count_rows(data.ids))
     owners = data.embeddings.owners()
 
     def search(vectors: Floats, rows: int) -> tuple[Floats, Ints]:
         return search_embeddings(vectors, data.embeddings, rows, data.device)
 
-    _, rows = best_passages(search, data.vectors("train", sample), owners, depth)
+    _, rows = best_passages(search, data.vectors("train", sample), owners, searched)
     own_negatives = {}
     for query, query_rows in zip(sample.tolist(), rows, strict=True):
         docs = dict.fromkeys(owners[query_rows[query_rows >= 0]].tolist())
-        own_negatives[query] = [doc for doc in docs if doc not in relevant.of(query)][: params.depth]
+        own_negatives[query] = [doc for doc in docs if doc not in relevant.of(query)][:depth]
     return {
-        name: overlap(own_negatives, {query: docs for query in own_negatives if (docs := lists.of(query).tolist())}, params.depth)
+        name: overlap(own_negatives, {query: docs for query in own_negatives if (docs := lists.of(query).tolist())}, depth)
         for name, lists in sources.items()
     }
 
@@ -165,7 +170,7 @@ def lines(name: str, figures: Mapping[str, Any], params: Analysis) -> Iterator[s
     yield f"{name}: {counted(figures['queries'], 'queries')} of {figures['split']}"
     yield f"overlap of the top {params.depth} with BM25's: {_share(figures['bm25_overlap'])}"
     for source, share in figures["negatives_overlap"].items():
-        yield f"overlap of {source}'s negatives with the round's own: {_share(share)}"
+        yield f"overlap of {source}'s top {figures['negatives_depth']} negatives with the round's own: {_share(share)}"
     yield f"pairwise errors per query: {errors['total']:.1f}, of which in the top {errors['depth']}: {errors['top']:.2f}"
     uniform = ", ".join(f"of {name} {value:.3f}" for name, value in figures["uniformity"].items())
     yield f"alignment {figures['alignment']:.4f} (0 is best), uniformity {uniform} (lower is more uniform)"
@@ -217,13 +222,15 @@ def main() -> None:
         sources = {
             name: ranked_lists(path / "train.parquet", ids, data.ids, (1, params.depth), Path(scratch)) for name, path in tables.items()
         }
+        negatives_depth = common_depth(sources, params.depth)
         figures = {
             "round": params.round,
             "split": split,
             "queries": len(judged),
             "depth": params.depth,
             "bm25_overlap": overlap(ranked[params.round], ranked[BM25], params.depth),
-            "negatives_overlap": negatives_overlap(data, sources, params),
+            "negatives_depth": negatives_depth,
+            "negatives_overlap": negatives_overlap(data, sources, negatives_depth, params=params),
             "pairwise_errors": summary(errors_of(vectors, data.embeddings, owner, document), owner, params.depth),
             "alignment": alignment(vectors[owner], best_vectors),
             "uniformity": {"queries": uniformity(vectors[: params.sample]), "documents": uniformity(rows_at(data.embeddings, sample))},

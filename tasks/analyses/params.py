@@ -14,7 +14,8 @@ class Analysis(Params):
     depth: Count = Field(
         200,
         ge=2,
-        description="top documents per query in which negatives, BM25, and the round's own results are compared (STAR, LTRe: 200)",
+        description="top documents per query in which negatives, BM25, and the round's own results are compared (STAR, LTRe: 200); "
+        "negatives at most to the depth of the shallower source",
     )
     train_queries: Count = Field(200, ge=1, description="training queries, drawn by the seed, whose negatives are compared")
     curves: Count = Field(10, ge=0, description="queries with a curve of scores by rank (ANCE, Fig. 3: 10)")

@@ -32,7 +32,7 @@ def main() -> None:
             run, values = args.runs / f"{split}.trec", folder / f"{split}.parquet"
             metrics[split], queries = evaluate_split(run, qrels, measures, corpus=args.corpus, split=split, values=values)
             if empty := sum(max(grades.values()) < params.relevance[split] for grades in qrels.values()):
-                print(f"{args.name}: {split}, {counted(empty, 'queries')} without a relevant document, counted as 0")
+                print(f"{args.name}: {split}, {counted(empty, 'queries')} without a relevant document, counted as 0 in binary measures")
             print(
                 f"{args.name}: {split}, {counted(queries, 'queries')}: "
                 + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())

@@ -38,7 +38,9 @@ def choose_setting(first: Path, second: Path, params: Fuse, *, queries: Path, qr
     name, relevance = metric_of(sections), least_grade("dev", sections)
     measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
     judged = {query: judged[query] for query in judged_queries(judged)}
-    if params.queries == "selection":
+    none_left = "there are no judged dev queries"
+    if judged and params.queries == "selection":
+        none_left = f"none of {counted(len(judged), 'judged dev queries')} is in the selection part; set queries: dev"
         groups = decision_groups(qrels / "dev.parquet")
         judged = {query: grades for query, grades in judged.items() if is_selection_query(query, groups)}
     record: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
@@ -46,7 +48,7 @@ def choose_setting(first: Path, second: Path, params: Fuse, *, queries: Path, qr
     if params.setting is not None:
         return record | {setting_name: params.setting, "measure": name, "chosen_on": "params.yaml", "grid": []}
     if not judged:
-        return record | {setting_name: UNTUNED[params.method], "measure": name, "chosen_on": None, "grid": []}
+        return record | {setting_name: UNTUNED[params.method], "measure": name, "chosen_on": None, "why": none_left, "grid": []}
     pairs = side_by_side(queries_of(queries, "dev"), first / "dev.trec", second / "dev.trec", params.method)
     means = grid_means(pairs, params.method, params.depth, qrels=judged, measure=measure)
     grid = [{setting_name: setting, name: mean} for setting, mean in means.items()]
@@ -60,7 +62,7 @@ def setting_line(name: str, record: dict[str, Any]) -> str:
     if record["chosen_on"] == "params.yaml":
         return f"{setting}, as in params.yaml"
     if not record["grid"]:
-        return f"{setting}, not chosen: there are no judged dev queries"
+        return f"{setting}, not chosen: {record['why']}"
     measure, means = record["measure"], {point[setting_name]: point[record["measure"]] for point in record["grid"]}
     ends = ", ".join(f"{end:g}: {means[end]:.4f}" for end in (min(means), max(means)))
     return (

@@ -146,7 +146,9 @@ def statistics(corpus: Path, splits: dict[str, Split], counts: dict[str, Any]) -
         lengths = Lengths()
         lengths.add(split.queries["text"].to_pylist())
         rows[name] = split_stats(lengths, split.qrels)
-    return {"documents": read_json(corpus / "stats.json")["documents"], "splits": rows, "dropped": {}, "pseudo": counts}
+    of_corpus = read_json(corpus / "stats.json")
+    shared = {"dev_in_test": of_corpus.get("dev_in_test", 0)} if counts["dev"] == "corpus" else {}
+    return {"documents": of_corpus["documents"], "splits": rows, "dropped": {}, "pseudo": counts, **shared}
 
 
 def summary_lines(counts: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:

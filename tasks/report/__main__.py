@@ -21,7 +21,7 @@ from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import PAPERS, compare, headline, shared_documents_note
 from tasks.report.systems import SPLITS, best, depth_note, load_systems, opponents, order_names, reported_split, shared_settings_text
-from tasks.report.table import build, caption, legend, letters, text, unjudged_note
+from tasks.report.table import build, caption, legend, letters, shared_queries_note, text, unjudged_note
 from tasks.report.weaknesses import load_weaknesses
 
 
@@ -70,6 +70,7 @@ def read_contents(arguments: Namespace) -> Contents:
         in_common=shared_settings_text(sections),
         cut_short=depth_note(systems, sections),
         unjudged=unjudged_note(statistics),
+        shared=shared_queries_note(statistics),
         titles=settings.titles,
         statistics=statistics,
         sections=sections,
@@ -104,9 +105,22 @@ def terminal_table(contents: Contents) -> str:
     heading = caption(contents.dataset, contents.statistics["documents"]["count"], contents.titles, split, queries)
     best_pair = headline(pairs, contents.duel)
     notes = "\n".join(
-        filter(None, (contents.unjudged, contents.cut_short, shared_documents_note(best_pair), best_pair.warning if best_pair else ""))
+        filter(
+            None,
+            (
+                contents.unjudged,
+                contents.shared,
+                contents.cut_short,
+                shared_documents_note(best_pair),
+                best_pair.warning if best_pair else "",
+            ),
+        )
     )
-    tests = f"{params.tests} on {params.metric}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}" if pairs else ""
+    tests = (
+        f"{params.tests} {params.over} on {params.metric}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}"
+        if pairs
+        else ""
+    )
     return text(contents.table, heading, legend(params.metric, contents.chosen_on, tests, notes))
 
 

@@ -131,6 +131,16 @@ def unjudged_note(statistics: Mapping[str, Any]) -> str:
     return note
 
 
+def shared_queries_note(statistics: Mapping[str, Any]) -> str:
+    """A note on queries that are in two splits, which flatters figures, from the corpus's stats.json; empty if there are none."""
+    shared = [
+        f"{counted(statistics[key], f'queries of {name}')} {'is' if statistics[key] == 1 else 'are'} also in {others}"
+        for key, name, others in (("leaks", "train", "dev or test"), ("dev_in_test", "dev", "test"))
+        if statistics.get(key)
+    ]
+    return f"{', and '.join(shared)}, by id or text, which flatters the figures" if shared else ""
+
+
 def legend(metric: str, chosen_on: str, tests: str, short: str = "") -> str:
     """How to read the marks. `tests` describes the tests behind them; empty: no tests. `short`: lines on the limits of the figures."""
     lines = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])

@@ -117,7 +117,7 @@ def test_the_stage_measures_coverage_where_it_is_asked_for(tmp_path: Path) -> No
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "bm25: test, 1 query without a relevant document, counted as 0\n" in result.stdout
+    assert "bm25: test, 1 query without a relevant document, counted as 0 in binary measures\n" in result.stdout
     expected = {"Coverage@1": 1 / 3, "AP": 0.5 / 3, "Coverage@2": 2 / 3}
     assert json.loads((tmp_path / "metrics.json").read_text()) == {"test": pytest.approx(expected)}
     (tmp_path / "documents.parquet").unlink()

@@ -17,7 +17,7 @@ from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.statistics.clusters import connected
 from tasks.core.statistics.confirmation import is_selection_query
-from tasks.core.tables.parquet import write_table
+from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.trec.runs import best_first, ranked_batch, read_run, write_run
 from tasks.evaluate.split import evaluate_split
@@ -155,6 +155,16 @@ def test_queries_of_clicks_choose_no_weight(monkeypatch: pytest.MonkeyPatch, par
     assert record["weight"] == next(point["weight"] for point in record["grid"] if point["nDCG@10"] == 1.0) > 0.5
     write("dev", clicked, first=first, second=second, relevant=[(q, "a", 1) for q in clicked])
     assert run(monkeypatch, method=f"linear, queries: {part}")["weight"] == 0, "there are no others"
+
+
+def test_a_dev_without_queries_in_the_selection_part_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    write_example()
+    monkeypatch.setattr(import_module("tasks.fuse.__main__"), "is_selection_query", lambda *_: False)
+    record = run(monkeypatch, method="linear, queries: selection")
+    judged = read_table(Path("qrels/dev.parquet"), QRELS)["query"].unique()
+    why = f"none of {len(judged)} judged dev queries is in the selection part; set queries: dev"
+    assert (record["weight"], record["chosen_on"], record["why"]) == (0.5, None, why)
+    assert f"weight 0.5, not chosen: {why}" in capsys.readouterr().out
 
 
 def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,8 @@ def test_equal_inputs_give_equal_bytes_and_another_seed_others(project: Path, ru
 
 def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(project: Path, run_stage: Run) -> None:
     configure(project, dev=None)
+    of_corpus = json.loads((project / "corpus/stats.json").read_text())
+    write_json(project / "corpus/stats.json", of_corpus | {"dev_in_test": 3})
     for folder in ("queries", "qrels"):
         (project / "corpus" / folder / "train.parquet").unlink()
     run_stage(project, *arguments("out"))
@@ -145,6 +147,7 @@ def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(proje
     assert train and all(query.startswith("pseudo-") for query in train)
     assert read_table(project / "out/documents.parquet", DOCUMENTS).equals(read_table(project / "corpus/documents.parquet", DOCUMENTS))
     stats = json.loads((project / "out" / "stats.json").read_text())
+    assert stats["dev_in_test"] == 3
     assert stats["pseudo"]["dev"] == "corpus" and stats["splits"]["train"]["queries"] == len(train)
 
 

@@ -107,7 +107,7 @@ def test_a_page_of_ten_systems_and_ten_thousand_queries_stays_small(
 
 
 def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["bm25", "alpha", "mixed", "rrf", "blind"]
+    names = ["bm25", "alpha", "mixed", "rrf", "blind", "zeta"]
     for level, name in enumerate(names):
         make_system(project, name, 0.2 + level / 10, ("dev", "test"))
     fused = {name: {"first": "bm25", "second": "alpha"} for name in names[2:]}
@@ -117,12 +117,14 @@ def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch
     write_json(project / "runs" / "mixed" / "fusion.json", choice | {"grid": grid})
     write_json(project / "runs" / "rrf" / "fusion.json", choice | {"method": "rrf", "k": 60, "grid": [{"k": 60, "nDCG@10": 0.4}]})
     write_json(project / "runs" / "blind" / "fusion.json", choice | {"chosen_on": None, "grid": []})
+    write_json(project / "runs" / "zeta" / "fusion.json", choice | {"chosen_on": None, "grid": [], "why": "none of 6 <b>"})
     page = run_report(monkeypatch)
     check_self_contained(page)
     assert "linear of bm25 and al&lt;b&gt;, weight 0.35 of bm25, the best nDCG@10 on dev of these" in page
     assert "0.5124" in page and "0.7111" in page
     assert "rrf of bm25 and al&lt;b&gt;, k 60, the best nDCG@10 on dev" in page
     assert "weight 0.35 of bm25, not chosen: there are no judged dev queries" in page
+    assert "not chosen: none of 6 &lt;b&gt;." in page
 
 
 def groups_text(**differences: float) -> str:

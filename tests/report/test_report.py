@@ -166,6 +166,15 @@ def test_queries_that_no_human_judged_are_told(
         assert ("the choice of the best system used no human judgment" in text) == (dev == "pseudo")
 
 
+def test_queries_in_two_splits_are_reported(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "5 queries of train are also in dev or test, and 1 query of dev is also in test, by id or text, which flatters the figures"
+    for counts, noted in (({"leaks": 5, "dev_in_test": 1}, True), ({"leaks": 0, "dev_in_test": 0}, False)):
+        write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {}, **counts})
+        make_system(project, "bm25", 0.5, ("dev", "test"))
+        page = run_report(monkeypatch)
+        assert (note in page, note in capsys.readouterr().out) == (noted, noted)
+
+
 def test_errors_are_one_line_and_leave_no_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="found no JSON file"):
         run_report(monkeypatch)

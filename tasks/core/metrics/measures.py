@@ -51,7 +51,7 @@ def parse(names: Sequence[str], relevance: int) -> dict[str, Measure]:
 def _known(name: str, relevance: int) -> Measure:
     """A measure of ir_measures that can be computed here."""
     measure = ir_measures.parse_measure(name)
-    if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params:
+    if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params and measure.NAME != "NumRet":  # all that were retrieved
         measure = measure(rel=relevance)
     measure.validate_params()
     if measure.params.get("cutoff", 1) < 1:  # trec_eval aborts the process

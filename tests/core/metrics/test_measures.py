@@ -165,3 +165,9 @@ def test_measures_equal_the_published_trec_dl_2020(system: str, figures: tuple[f
     measures = ["nDCG@10", "AP", "R@1000", "RR"]
     values = evaluate_files(TREC / f"{system}.2020.res.gz", TREC / "qrels.dl20-passage.txt", measures, 2)
     assert {name: round(value, 4) for name, value in values.items()} == dict(zip(measures, figures, strict=True))
+
+
+def test_a_count_of_what_was_retrieved_counts_all() -> None:
+    """As trec_eval's num_ret; `rel=1` makes it num_rel_ret. RBP is of binary grades, as its authors define it."""
+    values = per_query(parse(["NumRet", "NumRet(rel=1)", "RBP(p=0.5)"], 1), {"q": {"a": 2, "b": 0}}, {"q": ["x", "a", "b", "y"]})
+    assert values["q"] == {"NumRet": 4, "NumRet(rel=1)": 1, "RBP(p=0.5)": 0.25}

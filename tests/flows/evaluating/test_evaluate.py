@@ -202,6 +202,8 @@ def test_how_a_fusion_got_its_weight_is_told(small: Any, monkeypatch: pytest.Mon
     for chosen_on, origin in {"dev": "as chosen on this project's dev", None: "not chosen: this project has no dev"}.items():
         small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": chosen_on}))
         assert evaluate.describe_system("hybrid", sections) == f"hybrid: linear of bm25 and tower, weight 0.25, {origin}"
+    small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": None, "why": "none of 6"}))
+    assert evaluate.describe_system("hybrid", sections).endswith("not chosen: none of 6")
     small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": "params.yaml"}))
     assert evaluate.describe_system("hybrid", sections).endswith("weight 0.25, as in params.yaml")
     sections["fuse"]["hybrid"]["weight"] = 0.5

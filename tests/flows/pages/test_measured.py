@@ -240,6 +240,7 @@ ANALYSIS = {
     "queries": 1200,
     "depth": 200,
     "bm25_overlap": 0.25,
+    "negatives_depth": 100,
     "negatives_overlap": {"bm25": 0.125, HOSTILE: None},
     "pairwise_errors": {"total": 1234.5, "top": 2.25, "depth": 200, "histogram": [{"from": 0, "queries": 0.75, "errors": 0.0}]},
     "alignment": 0.5,

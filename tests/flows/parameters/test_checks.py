@@ -289,17 +289,6 @@ def test_what_just_passes(sections: dict[str, Any], key: str, value: Any) -> Non
     check(with_value(sections, key, value))
 
 
-def test_negatives_of_queries_that_are_not_read_are_refused(sections: dict[str, Any]) -> None:
-    valid = with_value(sections, "rounds.star.negatives", "official")
-    check(valid)
-    with pytest.raises(UserError, match=r"rounds\.star\.negatives: found official.*queries is pseudo"):
-        check(valid | {"queries": "pseudo"})
-    valid["rounds"]["star"]["negatives"] = "warmup"
-    mixed = with_value(valid, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
-    with pytest.raises(UserError, match=r"mix\.m: found official"):
-        check(mixed | {"queries": "pseudo"})
-
-
 def test_a_cycle_through_a_mixture(sections: dict[str, Any]) -> None:
     with_value(sections, "mix.m", {"first": "warmup", "second": "bm25"})
     with pytest.raises(UserError, match=r"^params.yaml: rounds.warmup: depends on itself: warmup -> mix.m -> warmup; let"):

@@ -53,6 +53,10 @@ def test_queries_of_dev_that_are_in_test_are_told(tmp_path: Path) -> None:
     message = check_splits(tmp_path, ALL, found={"dev_in_test": 1_200})
     assert message.startswith("beir:x: 1,200 queries of dev are in test too, by id or text") and "\n" not in message
     assert check_splits(tmp_path, ALL, ("prepare", "bm25"), found={"dev_in_test": 2}) == "", "nothing is measured"
+    (tmp_path / "stats.json").write_text('{"dev_in_test": 1}')
+    for dev, warned in (("corpus", True), ("pseudo", False)):
+        sections = SECTIONS | {"queries": "pseudo", "pseudo": {"dev": dev}}
+        assert ("1 query of dev is in test" in splits.check(STAGES, sections, stats=tmp_path / "stats.json")) == warned
 
 
 @pytest.mark.parametrize("queries", ["corpus", "pseudo"])

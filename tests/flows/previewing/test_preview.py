@@ -83,7 +83,7 @@ def run_preview(small: Any, run_plan: Callable[[Plan], Path], monkeypatch: pytes
     plans = list[Plan]()
 
     def prepare(targets: list[str], *, nested: bool) -> None:
-        assert targets == ["prepare"] and quiet
+        assert targets == ["prepare"] and nested
 
     @contextmanager
     def second_run(plan: Plan, folder: Path, **_: Any) -> Iterator[Path]:
