@@ -46,7 +46,8 @@ def check(
     unread = list(dict.fromkeys(unread))
     for path in unread:
         tell(
-            f"{path}: cannot be read or is corrupt, so whether it has the text of a forgotten record is unknown; repair or delete it yourself"
+            f"{path}: cannot be read or is corrupt, so whether it has the text of a forgotten record is unknown; "
+            "repair or delete it yourself"
         )
     return remaining + unread
 

@@ -116,12 +116,8 @@ def terminal_table(contents: Contents) -> str:
             ),
         )
     )
-    tests = (
-        f"{params.tests} {params.over} on {params.metric}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}"
-        if pairs
-        else ""
-    )
-    return text(contents.table, heading, legend(params.metric, contents.chosen_on, tests, notes))
+    tested = f"{params.tests} on {params.metric} {params.over}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}"
+    return text(contents.table, heading, legend(params.metric, contents.chosen_on, tested if pairs else "", notes))
 
 
 def main() -> None:
