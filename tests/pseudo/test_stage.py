@@ -14,7 +14,7 @@ import torch
 
 from tasks.core.encoding.encode import encode_texts
 from tasks.core.errors import UserError
-from tasks.core.files import folder_digest
+from tasks.core.files import folder_digest, write_json
 from tasks.core.lexical.params import BM25
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.tables.parquet import read_table, write_table
