@@ -25,7 +25,7 @@ from flows.cli.operate import champion, retrain, serve
 from flows.cli.share import forget, gc, merge, remote
 from flows.cli.start import convert, new, upgrade
 from flows.cli.train import browse, compare, evaluate, preview, rounds, run, search, sweep, watch
-from flows.process.processes import ending_signals
+from flows.process.processes import ending_signals, name_user
 from tasks.core.errors import handle_broken_pipe, one_line_errors, printable
 
 NAME = "retemper"
@@ -97,6 +97,7 @@ def main(arguments: Sequence[str] | None = None, check: Check | None = None) -> 
 
     `check` replaces the check of params.yaml before a run. SystemExit, status 2, for a mistake, which has been printed.
     """
+    name_user()
     _open_streams(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         run_own_code(sys.argv[1:])

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,11 @@ def check_parameters() -> None:
     write_source(stands=STANDS in os.environ)
 
 
+def _restore_lock() -> str:
+    committed, staged = (partial(read_blob, revision, str(LOCK)) for revision in ("HEAD", ""))  # "": git's index
+    return locks.restore(lock_is_readable, committed=committed, staged=staged)
+
+
 def make_plan(
     targets: Sequence[str],
     processes: Processes,
@@ -113,7 +119,7 @@ def make_plan(
     code = freeze()
     provenance = {} if dry else makings.current_provenance()
     locks.repair()
-    if not dry and (message := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
+    if not dry and (message := _restore_lock()):
         warn(f"{LOCK} {message}")
     check_by_content()
     durably()

@@ -103,13 +103,15 @@ def restore(
     *,
     intact: Path = AFTER,
     committed: Callable[[], str | None] = lambda: None,
+    staged: Callable[[], str | None] = lambda: None,
 ) -> str:
     """Restore a truncated dvc.lock and return a line that says so; "" if it was not truncated.
 
     After a run that did not end well (`memory` exists), a dvc.lock is truncated if it cannot be read or has lost entries. It is
     restored as it was before that run; stages that the run finished are then taken from DVC's run cache. Otherwise, it is truncated
     if the copy from the last good run (`intact`), or the committed one, begins with it: YAML cut between two lines is still valid.
-    A dvc.lock that equals the committed one is not truncated. Conflict markers are left to the user.
+    A dvc.lock that equals the committed one, or the one in git's index (`staged`), where `git checkout REVISION -- dvc.lock` puts it, is
+    not truncated. Conflict markers are left to the user.
     """
     if not lock.exists():
         return ""
@@ -120,13 +122,13 @@ def restore(
         if current and (current == text or "<<<<<<<" in current):
             return ""
         lost_stages = _stages(text) - _stages(current)
-        if not (current.endswith("\n") and is_readable()) or (lost_stages and current != head()):
+        if not (current.endswith("\n") and is_readable()) or (lost_stages and current not in (head(), staged())):
             write_text(lock, text) if text else lock.unlink(missing_ok=True)
             return "was truncated by a kill; restored as it was before that run, whose finished stages are in the cache"
         return ""
     last_good = intact.read_text(encoding="utf-8") if intact.exists() else ""
     for place, text in (("the last run left it", last_good), ("git has it", head() or "")):
-        if text != current and text.startswith(current) and current != head():
+        if text != current and text.startswith(current) and current not in (head(), staged()):
             missing = sorted(_stages(text) - _stages(current))
             write_text(lock, text)
             names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -144,7 +146,8 @@ def _dvc_at_work(root: Path) -> bool:
 
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
         command, folder = process.info["cmdline"] or [], process.info["cwd"]
-        is_dvc = any(Path(word).name == "dvc" or word == "flows.storage.dvc" for word in command[:6])
+        words = " ".join(command).split()[:6]  # a program that has set its title has it all in the first
+        is_dvc = any(Path(word).name == "dvc" or word == "flows.storage.dvc" for word in words)
         if is_dvc and folder and _project_of(Path(folder)) == root:
             return True
     return False

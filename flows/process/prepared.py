@@ -93,4 +93,4 @@ def python(env: Mapping[str, str]) -> str:
         with new_file(PYTHON) as shim:
             shim.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
             shim.chmod(0o755)
-    return str(PYTHON.absolute())
+    return str(PYTHON.absolute()) if os.access(PYTHON, os.X_OK) else sys.executable  # not on a file system mounted noexec

@@ -1,5 +1,6 @@
 """Run commands in their own process groups, which never outlive us."""
 
+import getpass
 import json
 import os
 import shlex
@@ -39,6 +40,17 @@ def environment(**extra: str) -> dict[str, str]:
         **MALLOC,
     }
     return {**os.environ, **settings, **extra}
+
+
+def name_user() -> None:
+    """Name the user by number in the environment if the system has no name for it, as in a container with a user of its own.
+
+    DVC asks for the name when it opens a project, and would fail.
+    """
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = str(os.getuid())
 
 
 def typed_command() -> str:

@@ -14,7 +14,8 @@ RECORDS = Path(".retemper")
 MEMORY = RECORDS / "outs.json"
 LOCK = Path("dvc.lock")
 OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # temporary files of DVC, which a kill leaves behind
-PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{32}\.partial")  # and our own, in a cache or remote
+# and our own, in a cache or remote: of JSON, of objects by their digest or the rest of it, and of recorded runs
+PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{30}(\.dir)?\.partial|\.([0-9a-f]{32}){1,2}\.partial")
 
 
 def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, *, lock: Path = LOCK) -> list[Path]:

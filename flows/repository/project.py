@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +25,39 @@ def repository() -> Iterator[Any]:
     """Open DVC's view of the current folder."""
     from dvc.repo import Repo
 
+    replace_corrupt_state()
     repo = Repo()
     try:
         yield repo
     finally:
         repo.close()
+
+
+@cache
+def replace_corrupt_state() -> None:
+    """From now on, if DVC's memory of digests and links (an SQLite file outside the project) is corrupt, begin with an empty one.
+
+    It is only there to save time.
+    """
+    from sqlite3 import DatabaseError, OperationalError
+
+    from dvc_data.hashfile.state import State
+
+    opened = State.__init__
+
+    def open_or_replace(self: Any, root_dir: Any = None, tmp_dir: Any = None, ignore: Any = None) -> None:
+        try:
+            opened(self, root_dir, tmp_dir, ignore)
+            for memory in (self.links, self.hashes) if tmp_dir else ():
+                memory._sql("SELECT COUNT(*) FROM Cache").fetchall()  # reads every page, as nothing has been read yet
+        except OperationalError:  # locked, or a full disk
+            raise
+        except DatabaseError:
+            for name in ("links", "hashes"):
+                shutil.rmtree(Path(tmp_dir, name), ignore_errors=True)
+            opened(self, root_dir, tmp_dir, ignore)
+
+    setattr(State, "__init__", open_or_replace)  # noqa: B010 - mypy forbids the plain form
 
 
 @contextmanager

@@ -30,8 +30,10 @@ from flows.repository.git import GitFailed, git
 from flows.retraining import notify
 from flows.retraining.settings import read_retraining
 from tasks.core.errors import UserError
+from tasks.core.files import write_text
 
 LOCK = Path(".retemper/serve.lock")
+HOST = Path(".retemper/schedule.host")  # the host name under which this folder was first scheduled
 FLOW = "retemper-retraining"
 STOP_SECONDS = 1.8  # from the signal to the exit, at most
 MARK = "retemper-folder:"  # tag of a deployment, with the digest of its folder
@@ -225,13 +227,20 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
 
 def folder_tag(machine: str | None = None) -> str:
     """The tag of deployments of the current folder on this machine, or, with machine "", on any machine."""
-    place = f"{socket.gethostname() if machine is None else machine}:{Path.cwd()}"
+    place = f"{first_host() if machine is None else machine}:{Path.cwd()}"
     return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
 
 
 def default_name() -> str:
     """FOLDER-DIGEST@HOST, which tells folders of the same name apart."""
-    return f"{Path.cwd().name}-{folder_tag().removeprefix(MARK)[:6]}@{socket.gethostname()}"
+    return f"{Path.cwd().name}-{folder_tag().removeprefix(MARK)[:6]}@{first_host()}"
+
+
+def first_host() -> str:
+    """The name of this machine when the folder was first scheduled. A container has another at each start, its deployment is the same."""
+    if not HOST.exists():
+        write_text(HOST, socket.gethostname())
+    return HOST.read_text(encoding="utf-8").strip()
 
 
 def refuse_others(name: str, own_tag: str, pool: bool = False) -> None:

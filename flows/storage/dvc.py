@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.repository.lock import entry_digest, locks_of_references, read_lock, worktrees
+from flows.repository.project import replace_corrupt_state
 from flows.repository.worktree import SCRATCH
 from flows.storage import forgettings, makings
 from flows.storage.cache import contents, outs, recorded_runs
@@ -236,6 +237,7 @@ def heal(corrupt: list[Download]) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    replace_corrupt_state()
     if arguments in (["records"], ["push"], ["push", "earlier"]):
         try:
             with share_with_group():  # before importing DVC's modules, which remember the umask

@@ -71,14 +71,22 @@ def test_an_empty_record_or_none_is_left(rwlock: Path) -> None:
 def test_a_record_is_left_while_dvc_runs_in_the_folder(rwlock: Path) -> None:
     root = rwlock.parents[2]
     rwlock.write_text("")
-    program = root / "dvc"
+    program, titled = root / "dvc", root / "titled"
     program.write_text("import time; print(flush=True); time.sleep(60)")
+    titled.write_text(f"from setproctitle import setproctitle; setproctitle('python {program} repro x')\n{program.read_text()}")
     inner = root / ".retemper/sweep/tree-0"
     (inner / ".dvc").mkdir(parents=True)
     (root / "data").mkdir()
-    for folder, expected in ((root, False), (root / "data", False), (root.parent, True), (inner, True)):
+    places = (
+        (root, program, False),
+        (root, titled, False),
+        (root / "data", program, False),
+        (root.parent, program, True),
+        (inner, program, True),
+    )
+    for folder, script, expected in places:
         rwlock.write_text("")
-        dvc = subprocess.Popen([sys.executable, str(program)], cwd=folder, stdout=subprocess.PIPE)
+        dvc = subprocess.Popen([sys.executable, str(script)], cwd=folder, stdout=subprocess.PIPE)
         assert dvc.stdout is not None
         dvc.stdout.readline()
         time.sleep(0.05)
@@ -145,7 +153,8 @@ def test_entries_lost_by_a_killed_run_are_restored(tmp_path: Path) -> None:
     lock.write_text("stages:\n  prepare:\n    cmd: y\n")
     committed = lock.read_text()
     assert locks.restore(lambda: True, lock, memory, committed=lambda: committed) == "", "checked out after the kill"
-    assert "truncated by a kill" in locks.restore(lambda: True, lock, memory, committed=lambda: intact)
+    assert locks.restore(lambda: True, lock, memory, committed=lambda: intact, staged=lambda: committed) == "", "from another revision"
+    assert "truncated by a kill" in locks.restore(lambda: True, lock, memory, committed=lambda: intact, staged=lambda: intact)
     assert lock.read_text() == intact
     lock.write_text(intact.replace("cmd: x", "cmd: y"))
     assert locks.restore(lambda: True, lock, memory) == "", "no entry is lost"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flows.process import prepared
 from flows.process.prepared import FORKS, PreparedPython
 from flows.process.processes import environment
 
@@ -229,6 +230,14 @@ def test_runs_within_a_run_use_its_server(python: Any, monkeypatch: pytest.Monke
         assert call(inner, "mine").stdout == "of this project\n"
     monkeypatch.chdir(Path(python.python).parents[2])
     assert "fork_server.py" in call(python, "owner").stdout, "it is still at work"
+
+
+def test_a_file_system_without_programs_has_the_ordinary_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As one that is mounted noexec."""
+    monkeypatch.chdir(tmp_path)
+    assert prepared.python({FORKS: "name"}) == str(tmp_path / ".retemper/bin/python")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert prepared.python({FORKS: "name"}) == sys.executable
 
 
 def test_set_to_nothing_it_is_the_ordinary_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.processes import TYPED, Processes, Stopped, environment, typed_command
+from flows.process.processes import TYPED, Processes, Stopped, environment, name_user, typed_command
 
 SLEEPERS = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep({seconds})"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
@@ -188,3 +188,16 @@ def test_what_was_typed(monkeypatch: pytest.MonkeyPatch, arguments: list[str], i
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv(TYPED, inherited)
     assert typed_command() == expected
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_user_without_a_name_gets_the_number(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    def getuser() -> str:
+        if known:
+            return "ada"
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setenv("LOGNAME", "before")
+    monkeypatch.setattr("getpass.getuser", getuser)
+    name_user()
+    assert os.environ["LOGNAME"] == ("before" if known else str(os.getuid()))

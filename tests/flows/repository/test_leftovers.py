@@ -81,11 +81,14 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path, tmp_path_fa
         "files/md5/08/.LrTaKQChdEFa7HJFF1wOxw.tmp",
         "made/12/.12f6.json.partial",
         f"made/12/.{'0f' * 16}.partial",
+        f"files/md5/08/.{'0f' * 15}.partial",
+        f"files/md5/08/.{'0f' * 15}.dir.partial",
+        f"runs/0f/{'0f' * 32}/.{'0f' * 32}.partial",
     ):
         (tmp_path / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cache" / name).touch()
     (tmp_path / "cache/files/md5/08/266c998639c9b02a2f95a298abc16").touch()
-    assert len(leftovers.unfinished_copies(tmp_path / "cache")) == 5
+    assert len(leftovers.unfinished_copies(tmp_path / "cache")) == 8
 
 
 def test_outs_that_only_dvc_lock_knows_are_removed_too() -> None:

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 from dvc.config import Config, ConfigError
+from dvc_data.hashfile.hash_info import HashInfo
+from dvc_data.hashfile.state import State
+from dvc_objects.fs import LocalFileSystem
 
-from flows.repository.project import dvc_errors, edit_settings, project_folder, refuse_settings, settings_errors
+from flows.repository.project import dvc_errors, edit_settings, project_folder, refuse_settings, replace_corrupt_state, settings_errors
 from tasks.core.errors import UserError
 
 
@@ -69,3 +72,25 @@ def test_settings_that_dvc_refuses_are_a_mistake_of_the_user(translated: Any, tm
         Config(str(tmp_path))
     with pytest.raises(KeyError), translated():
         raise KeyError("a bug")
+
+
+@pytest.mark.parametrize("damage", ["zeros", "half", "none"])
+def test_a_corrupt_memory_of_dvc_is_replaced(tmp_path: Path, damage: str) -> None:
+    replace_corrupt_state()
+    state = State(str(tmp_path), str(tmp_path / "site"))
+    files = [tmp_path / f"{number}.txt" for number in range(200)]
+    for file in files:
+        file.write_text(file.name)
+        state.save(str(file), LocalFileSystem(), HashInfo("md5", "0" * 32))
+    state.close()
+    for database in (tmp_path / "site").rglob("*.db"):
+        content = database.read_bytes()
+        if damage != "none":
+            database.write_bytes(bytes(len(content)) if damage == "zeros" else content[: len(content) // 2])
+    state = State(str(tmp_path), str(tmp_path / "site"))
+    known = state.get(str(files[0]), LocalFileSystem())[1]
+    assert (known is not None) == (damage == "none")
+    state.save(str(files[0]), LocalFileSystem(), HashInfo("md5", "1" * 32))
+    known = state.get(str(files[0]), LocalFileSystem())[1]
+    assert known is not None and known.value == "1" * 32
+    state.close()

@@ -146,6 +146,16 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
     schedule.refuse_others("n", schedule.folder_tag(machine=""), pool=True)
 
 
+def test_a_machine_with_a_new_name_keeps_its_deployment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A container has another host name at each start."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for host in ("first", "second"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        seen.append((schedule.default_name(), schedule.folder_tag()))
+    assert seen[0] == seen[1] and seen[0][0].endswith("@first")
+
+
 class Served:
     """A running `retemper schedule`, its output, and its server's API."""
 
