@@ -379,8 +379,8 @@ def fetch_runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
 def compare_runs_by_listing() -> None:
     """From now on, this process compares two run caches by one listing each, and copies only missing runs.
 
-    DVC checks for each recorded run separately, and sends all of them again with every push: 10,000 round trips. A recorded run never
-    changes, because its name is the digest of command, inputs, and outs.
+    DVC checks each recorded run separately, and sends all of them again with every push: 10,000 round trips. A run never changes: its name
+    is the digest of command, inputs, and outs. One that is shorter was truncated by a kill, and is copied again.
     """
     from dvc.stage.cache import StageCache
 
@@ -390,9 +390,10 @@ def compare_runs_by_listing() -> None:
         if any(odb.fs.protocol in ("http", "https") for odb in (from_odb, to_odb)):  # HTTP has no listings
             return transfer(self, from_odb, to_odb, force)
         source, target = (Place(odb.fs, odb.fs.join(odb.path, "runs")) for odb in (from_odb, to_odb))
-        existing = target.names()
-        keys = set() if force else {name.rpartition("/")[0] for name in existing}  # one recorded run is enough to restore a stage
-        missing = sorted(name for name in source.names() - existing if name.rpartition("/")[0] not in keys)
+        existing = target.sizes()
+        wanted = {name for name, size in source.sizes().items() if existing.get(name, -1) < size}
+        keys = set() if force else {name.rpartition("/")[0] for name in existing.keys() - wanted}  # one run is enough to restore a stage
+        missing = sorted(name for name in wanted if name.rpartition("/")[0] not in keys)
         copy(source, target, missing)
         return [(key.rpartition("/")[2], value) for key, _, value in (name.rpartition("/") for name in missing)]
 

@@ -33,6 +33,15 @@ class Place:
             return {path[start:] for path in self.fs.find(self.folder)}
         return set()
 
+    def sizes(self) -> dict[str, int]:
+        """As `names`, with the size of each file in bytes."""
+        if self.is_local:
+            return {name: Path(self.folder, name).stat().st_size for name in self.names()}
+        with suppress(FileNotFoundError):
+            start = len(self.folder.rstrip("/")) + 1
+            return {path[start:]: int(entry["size"]) for path, entry in self.fs.fs.find(self.folder, detail=True).items()}
+        return {}
+
     def read(self, name: str) -> bytes:
         return Path(self.folder, name).read_bytes() if self.is_local else self.fs.cat_file(self.fs.join(self.folder, *name.split("/")))
 
