@@ -291,7 +291,14 @@ class Cosmetic(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        return Words().visit(node) if isinstance(node.func, ast.Name) and node.func.id in ("Progress", "parser") else node
+        if isinstance(node.func, ast.Name) and node.func.id in ("Progress", "parser"):
+            node.args = [other_words(part) for part in node.args]
+            node.keywords = [ast.keyword(part.arg, other_words(part.value)) for part in node.keywords]
+        return node
+
+
+def other_words(node: ast.expr) -> ast.expr:
+    return Words().visit(node) if isinstance(node, ast.Constant | ast.JoinedStr) else node  # a call's text is no message
 
 
 class Words(ast.NodeTransformer):
@@ -312,7 +319,9 @@ def mutants(text: str) -> Iterator[ast.AST]:
     """Programs that compute something else: another operator, number or call, but in errors. They are one tree, changed each time."""
     tree = ast.parse(text)
     hidden = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
-    hidden |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef) for part in annotations(node)}
+    annotated = [node for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef)]
+    annotations = filter(None, (node.annotation if isinstance(node, ast.arg) else node.returns for node in annotated))
+    hidden |= {id(part) for annotation in annotations for part in ast.walk(annotation)}
     for node in (node for node in ast.walk(tree) if id(node) not in hidden):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             before, node.op = node.op, ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
@@ -332,28 +341,19 @@ def mutants(text: str) -> Iterator[ast.AST]:
             node.ops = before
 
 
-def annotations(node: ast.arg | ast.FunctionDef) -> Iterator[ast.AST]:
-    annotation = node.annotation if isinstance(node, ast.arg) else node.returns
-    return ast.walk(annotation) if annotation else iter(())
-
-
 def test_a_hundred_cosmetic_edits_change_no_digest(copy: Copy) -> None:
-    count = 0
     for file in itertools.islice(itertools.cycle(FILES), 0, max(EDITS, len(FILES))):
         text = file.read_text(encoding="utf-8")
         rewritten = ast.unparse(ast.fix_missing_locations(Cosmetic().visit(ast.parse(text))))
         assert rewritten != text
         assert affected_stages(copy.folder, file, f"# A comment.\n{rewritten}\n# Another.\n") == set(), file.relative_to(ROOT)
-        count += 1
-    assert count >= EDITS
 
 
 def test_a_hundred_mutants_change_the_digests_of_the_stages_that_import_them(copy: Copy) -> None:
     neutral = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in NEUTRAL}
     count = 0
     for number, file in enumerate(FILES):
-        mutated = mutant(file.read_text(encoding="utf-8"), number)
-        if mutated:
+        if mutated := mutant(file.read_text(encoding="utf-8"), number):
             expected = set() if file in neutral else importing_stages(file)
             assert affected_stages(copy.folder, file, mutated) == expected, file.relative_to(ROOT)
             count += 1

@@ -189,8 +189,8 @@ def is_worktree(root: Path, common: Path) -> bool:
 def _carry_forgotten(source: Path, target: Path) -> None:
     """Add the project's forgotten records to a tree's list: the tree's commit may be older, and a source may still have them."""
     known = forgotten.read_marks(target)
-    lines = source.read_text(encoding="utf-8").splitlines() if forgotten.read_marks(source).keys() - known.keys() else []
-    if new_lines := [line for line in lines if line.strip() and not line.startswith("#") and line.split()[1] not in known]:
+    lines = forgotten.record_lines(source) if forgotten.read_marks(source).keys() - known.keys() else []
+    if new_lines := [line for _, line in lines if line.split()[1] not in known]:
         text = target.read_text(encoding="utf-8").rstrip("\n") + "\n" if target.exists() else forgotten.HEAD
         write_text(target, text + "".join(f"{line}\n" for line in new_lines))
 

@@ -17,7 +17,7 @@ from flows.storage.cache import listing, object_path, outs
 from flows.storage.small_files import Place, copy
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
-from tasks.core.sources.forgotten import FILE, read_marks
+from tasks.core.sources.forgotten import FILE, read_marks, record_lines
 
 FOLDER = "forgotten"  # in a cache or a remote
 NAME = re.compile(r"[0-9a-f]{32}\.txt")
@@ -27,9 +27,8 @@ HEAD = re.compile(r"# Forgotten by project (.*)\. Objects removed: ([^\n]*)\n")
 def leave_note(place: Place, oids: Collection[str]) -> None:
     """Leave a note in a cache or a remote: the lines of forgotten.txt, and the digests `oids` of the objects removed there."""
     head = f"# Forgotten by project {' '.join(Path.cwd().name.split())}. Objects removed: {' '.join(sorted(oids))}\n"
-    lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line.strip() and not line.startswith("#")]
     name = f"{uuid.uuid4().hex}.txt"
-    place.write(name, (head + "".join(f"{line}\n" for line in lines)).encode())
+    place.write(name, (head + "".join(f"{line}\n" for _, line in record_lines(FILE))).encode())
     if place.is_local:  # with the permissions of the cache or the remote
         with suppress(OSError):
             mode = Path(place.folder).parent.stat().st_mode & 0o7777

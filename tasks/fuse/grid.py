@@ -9,7 +9,7 @@ import ir_measures
 import pyarrow as pa
 
 from tasks.core.errors import UserError
-from tasks.core.metrics.measures import Qrels, cutoff, per_query
+from tasks.core.metrics.measures import Qrels, cutoff, may_use_whole_run, per_query
 from tasks.core.metrics.selection import best_of
 from tasks.core.retrieval.fusion import GRIDS, Method, Pair, Ranked, fuse, pair
 from tasks.core.trec.runs import ranked_batch, read_scored_run
@@ -61,7 +61,7 @@ def grid_means(
     A query without a list counts as 0. Lists are fused only as deep as the measure goes, and at most to `depth`.
     """
     (name,) = measure
-    fused_depth = min(depth, cutoff(name) or depth)
+    fused_depth = depth if may_use_whole_run(name) else min(depth, cutoff(name))
     values: dict[float, list[float]] = {setting: [] for setting in GRIDS[method]}
     judged = ((query, query_pair) for query, query_pair in pairs if query in qrels)
     while block := dict(islice(judged, QUERY_BLOCK)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
-from tasks.core.stage.draws import draw_seed, epoch_order
+from tasks.core.stage.draws import CLOZE, DECODED, MASKS, SPANS, draw_seed, epoch_order
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.chunks import Chunks
 from tasks.pretrain.decoder import decoder_mask
@@ -18,8 +18,6 @@ from tasks.pretrain.masking import mask_tokens
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.spans import draw_spans
 from tasks.pretrain.words import Bools, Vocabulary
-
-SPANS, CLOZE, MASKS, DECODED = 2, 3, 4, 14  # streams of draws; 1 is ORDER (tasks.core.stage.draws)
 
 
 @dataclass(frozen=True)

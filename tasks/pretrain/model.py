@@ -19,14 +19,13 @@ from tasks.core.models.hidden_states.pooling import pool
 from tasks.core.models.limits import FAILURES, one_line
 from tasks.core.models.mlm_head import MLMHead, load_head
 from tasks.core.models.projector import make_projector
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import DECODER, HEAD, WEIGHTS, draw_seed
 from tasks.core.tokens.chunks import Chunks
 from tasks.core.tokens.tokenizer import longest_text
 from tasks.pretrain.decoder import Decoder, refuse_unlike_bert
 from tasks.pretrain.params import Pretrain, Scratch
 
 PER_LAYER = ("layer_types", "mlp_layer_types")  # lists with one entry per layer; transformers derives them from other settings
-WEIGHTS, HEAD, DECODER = 11, 12, 13  # streams of draws
 
 
 class Pretrainer(nn.Module):

@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from tasks.core.machine.devices import to_device, to_tensor
-from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.draws import CHUNK_DROPOUT, draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.chunks import Chunks
 from tasks.core.tokens.folder import cut_by_budget
@@ -33,7 +33,6 @@ from tasks.pretrain.words import Vocabulary
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-DROPOUT = 5  # stream of draws
 LOGITS = 2**28  # 1 GiB; more logits are computed in parts, and again in the backward pass
 Encoded = tuple[torch.Tensor, torch.Tensor]  # hidden states [B, L, H], attention mask [B, L]
 
@@ -287,6 +286,6 @@ def make_step(module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabu
     def backward(step: int, batch: Batch) -> Figures:
         if unpadded is not None:
             unpadded.refresh()
-        return Step(module, batch, params, work, (params.seed, DROPOUT, step), budget, unpadded).backward()
+        return Step(module, batch, params, work, (params.seed, CHUNK_DROPOUT, step), budget, unpadded).backward()
 
     return Steps(partial(draw_batch, chunks, rows, vocabulary, params), backward)

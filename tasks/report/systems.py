@@ -1,7 +1,6 @@
 """The systems in the report: means, values per query, and a one-line description of each."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow as pa
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
-from tasks.core.metrics.measures import cutoff
+from tasks.core.metrics.measures import cutoff, may_use_whole_run
 from tasks.core.metrics.selection import SYSTEMS, best_system
 from tasks.core.tables.parquet import read_table
 
@@ -77,7 +76,7 @@ def depth_note(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
             continue
         depth = entry.get("depth", DEPTH)
         names = list(dict.fromkeys(name for measured in system.metrics.values() for name in measured))
-        deeper = [name for name in names if (cutoff(name) or sys.maxsize) > depth and not lower_is_better(name)]
+        deeper = [name for name in names if (may_use_whole_run(name) or cutoff(name) > depth) and not lower_is_better(name)]
         notes += [f"{system.name} has only {depth} ranks, which lowers its {', '.join(deeper)}"] if deeper else []
     return "; ".join(notes)
 

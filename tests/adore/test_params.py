@@ -79,6 +79,7 @@ def test_steps(batch_queries: int, epochs: float, steps: int) -> None:
     ("measures", "words"),
     [
         (["RR@10", "R@101"], r"measures R@101: expected a cutoff of at most serve_depth \(100\); raise serve_depth"),
+        (["nDCG(judged_only=True)@101"], r"expected a cutoff of at most serve_depth \(100\); raise serve_depth"),
         (["Coverage@5"], "measures Coverage@5: reads texts, which a study does not; remove it"),
         (["RR10"], "'RR10' is not a valid measure"),
     ],

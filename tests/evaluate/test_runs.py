@@ -228,6 +228,11 @@ def test_a_lowest_relevant_grade_below_1_is_refused(tmp_path: Path) -> None:
         evaluate_files(tmp_path / "run", tmp_path / "qrels", ["AP"], 1)
 
 
+def test_the_deepest_measure_is_the_one_that_counts_the_most_ranks() -> None:
+    """Stages must find as many documents; judged_only discards some first, but needs no fewer."""
+    assert Evaluate(measures=("RR@10", "AP", "nDCG(judged_only=True)@100")).deepest == ("nDCG(judged_only=True)@100", 100)
+
+
 def test_foreign_runs_that_contradict_themselves_or_the_qrels_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q Q0 a 1 0.1 tag\nq Q0 b 2 0.9 tag\n")  # distances
     with pytest.raises(UserError, match=r"run:2: found rank 2 with score 0.9 after rank 1 with 0.1, expected higher scores at lower ranks"):

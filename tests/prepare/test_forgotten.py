@@ -134,6 +134,8 @@ DEEP = '{"a":' * 100_000  # the parser gives up
         pytest.param('x,"unterminated\nd1,secret\nd2,x\n', id="a quote that is never closed"),
         pytest.param('d1,secret\nx,"unterminated\nd2,x\n', id="after a record"),
         pytest.param("d1,secret\nd2,carriage\rreturn\n", id="a carriage return"),
+        pytest.param("d1,secret\nd2,an unquoted, comma\n", id="a row with another cell"),
+        pytest.param("d1,secret\nd2\n", id="a row without a cell"),
         pytest.param(f"d1,secret\nd2,{'x' * (LARGEST_CELL + 1)}\n", id="a cell that is too long"),
     ],
 )
@@ -145,6 +147,13 @@ def test_a_malformed_table_stays_as_it_is(write_files: Callable[[dict[str, str |
     assert withdraw_records(kind, folder, MARKS, dry=False) == ({queries: 1}, ["who"], [table])
     assert (folder / "corpus.csv").read_bytes() == content["corpus.csv"].encode()
     assert (folder / "queries.csv").read_text() == "id,text\nq1,one\n"
+
+
+@pytest.mark.parametrize(("file", "head"), [("corpus.csv", "ID,Text"), ("corpus.tsv", "id,text"), ("qrels/dev.csv", "doc,grade")])
+def test_a_table_without_a_column_is_named(write_files: Callable[[dict[str, str | bytes]], Path], file: str, head: str) -> None:
+    """Prepare would refuse it, and only its author knows which cells are ids."""
+    folder = write_files({"queries.csv": "text,title,id\n\none,,q1\n , ,\n", file: f"{head}\nd1,1\n"})
+    assert withdraw_records("csv", folder, MARKS, dry=False) == ({}, [], [str(folder / file)])
 
 
 @pytest.mark.parametrize("line", ['{"_id": "d1", "text": "secret"', "[1]", '{"text": "secret"}', f'{{"_id": {"1" * 5_000}}}', DEEP])

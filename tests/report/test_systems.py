@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tasks.report.systems import System, opponents, order_names, recipe, shared_settings_text
+from tasks.report.systems import System, depth_note, opponents, order_names, recipe, shared_settings_text
 
 
 def system(name: str, values: list[float]) -> System:
@@ -51,6 +51,14 @@ def test_reordered_runs_have_recipes_and_follow_their_models() -> None:
     assert recipe("r", sections) == "run a, reranker small, depth 30"
     assert recipe("b", sections) == "run bm25, round a"
     assert order_names({"b", "r", "q", "a", "bm25", "h", "x"}, sections) == ["bm25", "a", "q", "h", "r", "b", "x"]
+
+
+def test_a_short_run_lowers_measures_that_count_ranks_below_it() -> None:
+    values = dict.fromkeys(("RR@10", "R@11", "AP", "nDCG(judged_only=True)@10", "Hole@100"), 0.5)
+    short = System("short", "", {"dev": values}, {}, {})
+    note = "short has only 10 ranks, which lowers its R@11, AP, nDCG(judged_only=True)@10"
+    assert depth_note([short], {"rerank": {"short": {"depth": 10}}}) == note
+    assert depth_note([short], {}) == ""
 
 
 def test_settings_shared_by_all_rounds_are_listed_once() -> None:

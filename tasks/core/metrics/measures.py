@@ -76,11 +76,17 @@ def _known(name: str, relevance: int) -> Measure:
 
 
 def cutoff(name: str) -> int:
-    """How many ranks a measure uses: 100 for R@100; 0 if it may use the whole run, as with judged_only, which discards documents first."""
+    """How many ranks a measure counts: 100 for R@100; 0 without a cutoff."""
     measure = added.find_measure(name, 1) or ir_measures.parse_measure(name)
-    if isinstance(measure, added.Added):
-        return measure.cutoff
-    return 0 if measure.params.get("judged_only") else int(measure.params.get("cutoff", 0))
+    return measure.cutoff if isinstance(measure, added.Added) else int(measure.params.get("cutoff", 0))
+
+
+def may_use_whole_run(name: str) -> bool:
+    """Whether a measure may read a run at any rank: it has no cutoff, or judged_only discards documents before it counts ranks."""
+    if added.find_measure(name, 1):
+        return False
+    params = ir_measures.parse_measure(name).params
+    return "cutoff" not in params or bool(params.get("judged_only"))
 
 
 def needs_texts(measures: Mapping[str, Measure]) -> list[str]:

@@ -27,17 +27,24 @@ def mark(kind: str, record: str) -> str:
 def read_marks(path: Path = FILE) -> dict[str, Kind]:
     """The marks of the list, with their kinds; empty if there is no list. UserError for an invalid line."""
     marks: dict[str, Kind] = {}
-    if not path.exists():
-        return marks
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            match = LINE.fullmatch(line.strip())
-            if match is None:
-                raise UserError(
-                    f"{path}:{number}: found {line[:60]!r}, expected a kind, a SHA-256, and a date; restore it: git checkout {path}"
-                )
-            marks[match[2]] = "document" if match[1] == "document" else "query"
+    for number, line in record_lines(path) if path.exists() else []:
+        match = LINE.fullmatch(line.strip())
+        if match is None:
+            raise UserError(
+                f"{path}:{number}: found {line[:60]!r}, expected a kind, a SHA-256, and a date; fix or remove that line "
+                f"(git diff {path} shows what changed)"
+            )
+        marks[match[2]] = "document" if match[1] == "document" else "query"
     return marks
+
+
+def record_lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a list that name records, with their numbers. UserError if the file is not UTF-8."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # editors may begin a file with a byte order mark
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
 
 
 def marks_digest(marks: Collection[str]) -> str:

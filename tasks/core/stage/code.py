@@ -37,9 +37,9 @@ NEUTRAL = {
     "tasks.core.workers.pool": "passes pieces and results between a stage and its processes",
     "tasks.core.workers.together": "starts the ranks of a training, and starts them again; what they compute is their stage's code",
 }
-# Of text, what counts: "all"; the "values" that an f-string shows, but not its words; or "none".
+# Of text, what counts: "all"; of an argument of a message, the "values" that an f-string shows, but not its words; or "none".
 Text = Literal["all", "values", "none"]
-# Calls whose literal text is shown but never stored: their "values" count, of raised exceptions "none". Keywords that contain nothing else.
+# Calls whose arguments are shown but never stored: their "values" count, of raised exceptions "none". Keywords that contain nothing else.
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
 FORM = "2"  # of digests: with form 1, a sweep with --jobs left outs of other parameters in run caches, which must not be found
@@ -192,13 +192,14 @@ def _canonical(value: object, text: Text = "all") -> str:
         return repr(value)
     if text != "all" and isinstance(value, ast.JoinedStr):
         shown = [part.value for part in value.values if isinstance(part, ast.FormattedValue)] if text == "values" else []
-        return f"words{_canonical(shown, text) if shown else ''}"
+        return f"words{_canonical(shown) if shown else ''}"
     if text != "all" and isinstance(value, ast.Constant) and isinstance(value.value, str):
         return "words"
     if isinstance(value, ast.Raise):
         text = "none"
-    elif isinstance(value, ast.Call) and text == "all" and _name(value.func) in MESSAGES and not _goes_to_a_file(value):
-        text = "values"
+    elif text == "values" and not isinstance(value, ast.keyword):
+        text = "all"  # an argument that is computed: its text may decide what is done
+    is_message = isinstance(value, ast.Call) and text == "all" and _name(value.func) in MESSAGES and not _goes_to_a_file(value)
     parts = []
     for name in value._fields:
         part: Any = getattr(value, name, None)
@@ -210,7 +211,7 @@ def _canonical(value: object, text: Text = "all") -> str:
             continue
         if name == "returns" or (name == "annotation" and isinstance(value, ast.arg)):
             continue
-        parts.append(f"{name}={_canonical(part, text)}")
+        parts.append(f"{name}={_canonical(part, 'values' if is_message and name in ('args', 'keywords') else text)}")
     return f"{type(value).__name__}({','.join(parts)})"
 
 

@@ -8,7 +8,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 # What a training draws from its seed, each by a stream of its own, so that no two draws coincide.
 ORDER, SAMPLING, DROPOUT, SUBSET, HELD_OUT, PASSAGES, ADAPTERS, REPLAYED = range(1, 9)
-PROJECTOR = 13
+# What a pre-training draws besides ORDER; it uses none of the others.
+SPANS, CLOZE, MASKS, CHUNK_DROPOUT, WEIGHTS, HEAD, PROJECTOR, DECODED, DECODER = 2, 3, 4, 5, 11, 12, 13, 14, 15
 
 
 def draw_seed(*key: int) -> int:

@@ -29,6 +29,7 @@ from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
 from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
+from tasks.prepare.readers.parquet import TITLE
 
 CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
 Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays
@@ -159,24 +160,30 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
     csv.field_size_limit(LARGEST_CELL)
     with _open(path) as beginning:
         delimiter = delimiter_of(path, map(_text, beginning))
-    places: list[int | None] | None = None
+    places: list[int | None] = []
+    width = 0
     for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter, strict=True)):  # as prepare reads
         raw, removed = b"".join(pending), None
         pending.clear()
-        if number == 0 and declares_delimiter(cells, delimiter):
+        if not any(cell.strip() for cell in cells) or (number == 0 and declares_delimiter(cells, delimiter)):
             pass
-        elif places is None:
-            header = [cell.strip() for cell in cells]
-            places = (
-                [next((header.index(candidate) for candidate in names if candidate in header), None) for names in NAMES[name]]
-                if any(header)
-                else None
-            )
+        elif not places:
+            places, width = _places(name, [cell.strip() for cell in cells]), len(cells)
+        elif len(cells) != width:
+            raise csv.Error(f"found {len(cells)} cells, expected {width} as in the header")
         elif name in ("qrels", "negatives"):
             removed = _judged(cells, (places[0], places[1]), marks)
         elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
             removed = _cell(cells, places[-1]) or " "
         yield Record(raw, removed)
+
+
+def _places(name: str, header: Sequence[str]) -> list[int | None]:
+    """The places of a table's columns, as prepare finds them; None for an optional one. csv.Error if another is missing."""
+    places = [next((header.index(candidate) for candidate in names if candidate in header), None) for names in NAMES[name]]
+    if any(place is None and names != TITLE for names, place in zip(NAMES[name], places, strict=True)):
+        raise csv.Error(f"found columns {', '.join(header)}")
+    return places
 
 
 def _judged(cells: Sequence[str], places: tuple[int | None, int | None], marks: Collection[str]) -> Taken:

@@ -8,7 +8,7 @@ import ir_measures
 import pytest
 
 from tasks.core.metrics.added import lower_is_better
-from tasks.core.metrics.measures import Qrels, cutoff, needs_texts, parse, per_query
+from tasks.core.metrics.measures import Qrels, cutoff, may_use_whole_run, needs_texts, parse, per_query
 
 
 def draw_rankings(seed: int, queries: int = 30) -> tuple[Qrels, dict[str, list[str]]]:
@@ -89,7 +89,9 @@ def test_err_and_exponential_ndcg_equal_gdeval() -> None:
 
 def test_names_of_added_measures() -> None:
     assert [cutoff(name) for name in ("Hole@7", "PairwiseErrors@200", "Coverage@20", "R@5", "AP")] == [7, 200, 20, 5, 0]
-    assert [cutoff(f"nDCG(judged_only={flag})@10") for flag in (True, False)] == [0, 10]
+    assert [cutoff(f"nDCG(judged_only={flag})@10") for flag in (True, False)] == [10, 10]
+    whole = [may_use_whole_run(name) for name in ("AP", "RBP", "nDCG(judged_only=True)@10", "nDCG(judged_only=False)@10", "R@5", "Hole@7")]
+    assert whole == [True, True, True, False, False, False]
     assert needs_texts(parse(["AP", "Coverage@20", "Hole@5"], 1)) == ["Coverage@20"]
     assert [lower_is_better(name) for name in ("Hole@7", "PairwiseErrors@200", "Coverage@20", "nDCG@10")] == [True, True, False, False]
     with pytest.raises(ValueError, match="the total needs a ranking of the whole corpus; write PairwiseErrors@100"):

@@ -188,10 +188,11 @@ def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         tmp_path / "models--org--model",
         f"snapshots/{commit}/config.json",
         f"snapshots/{commit}/model.safetensors",
-        f".no_exist/{commit}/modules.json",
+        f"trees/{commit}.json",
         "refs/main",
     )
     (cache / "refs" / "main").write_text(commit)
+    (cache / "trees" / f"{commit}.json").write_text('{"files": {"config.json": {}, "model.safetensors": {}, "onnx/model.onnx": {}}}')
     encoder = parse_encoder("org/model")
     assert (encoder.folder, encoder.revision) == (cache / "snapshots" / commit, commit)
     cached_files = [try_to_load_from_cache("org/model", name, cache_dir=tmp_path) for name in ("config.json", "model.safetensors")]

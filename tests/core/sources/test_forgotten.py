@@ -16,7 +16,18 @@ def test_a_list_is_read_with_its_kinds(tmp_path: Path) -> None:
     path.write_text(f"{HEAD}document {mark('document', 'd1')} 2026-11-24\n\nquery {mark('query', 'q1')}\n")
     assert read_marks(path) == {mark("document", "d1"): "document", mark("query", "q1"): "query"}
     path.write_text("document d1\n")
-    with pytest.raises(UserError, match=r"forgotten\.txt:1: found 'document d1', expected a kind, a SHA-256"):
+    with pytest.raises(UserError, match=r"forgotten\.txt:1: found 'document d1', expected .*; fix or remove that line"):
+        read_marks(path)
+
+
+def test_a_list_that_an_editor_saved_with_another_encoding(tmp_path: Path) -> None:
+    """Its marks are not in git yet, so the line must not propose to restore the file."""
+    path = tmp_path / "forgotten.txt"
+    lines = f"{HEAD}document {mark('document', 'd1')} 2026-11-24\n"
+    path.write_text(lines, encoding="utf-8-sig")
+    assert read_marks(path) == {mark("document", "d1"): "document"}
+    path.write_text(lines, encoding="utf-16")
+    with pytest.raises(UserError, match=r"forgotten\.txt: not UTF-8 at byte 0; save it as UTF-8$"):
         read_marks(path)
 
 

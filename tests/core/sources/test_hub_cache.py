@@ -1,44 +1,38 @@
 """The cache of Hugging Face models: a partial copy counts as absent, however it came about."""
 
+import errno
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError, RevisionNotFoundError
 
 from tasks.core.errors import UserError
-from tasks.core.sources import downloads
+from tasks.core.sources.downloads import encoder_folder
 from tasks.core.sources.hub_cache import cached_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-MODULES = [
-    {"path": "", "type": "sentence_transformers.models.Transformer"},
-    {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},  # without a file
-]
-PLAIN = {"config.json": "{}", "tokenizer.json": "{}", "model.safetensors": "weights"}
-WHOLE = PLAIN | {"modules.json": json.dumps(MODULES), "1_Pooling/config.json": "{}"}
-LISTED = [*WHOLE, "onnx/config.json", "pytorch_model.bin", "README.md"]
-INDEX = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
-IN_SHARDS = {"config.json": "{}", ".gitattributes": "", "model.safetensors.index.json": INDEX, "model-1.safetensors": "weights"}
+FILES = ("config.json", "modules.json", "1_Pooling/config.json", "config_sentence_transformers.json", "model.safetensors", "vocab.txt")
+LISTED = (*FILES, "pytorch_model.bin", "README.md")  # the last two are not fetched
+Fill = Callable[..., Path]
 
 
 @pytest.fixture
-def fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Fill the cache with files of the model org/model; `listed`: with huggingface_hub's list of the commit's files."""
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
+def fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fill:
+    """Fill the cache with files of the model org/model, with huggingface_hub's list of a commit's files unless `listed` is None."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / "models--org--model"
 
-    def fill(files: Mapping[str, str], listed: list[str] | None = None, absent: str = "") -> Path:
-        texts = {f"snapshots/{COMMIT}/{name}": text for name, text in files.items()} | {"refs/main": COMMIT}
+    def fill(*files: str, listed: tuple[str, ...] | None = LISTED, ref: str = COMMIT) -> Path:
+        texts = {f"snapshots/{COMMIT}/{name}": name for name in files} | {"refs/main": ref}
         if listed is not None:
             entries = {name: {"size": 1, "blob_id": "0"} for name in listed}
             texts[f"trees/{COMMIT}.json"] = json.dumps({"format_version": 1, "files": entries})
-        if absent:
-            texts[f".no_exist/{COMMIT}/{absent}"] = ""
         for name, text in texts.items():
             (repository / name).parent.mkdir(parents=True, exist_ok=True)
             (repository / name).write_text(text)
@@ -47,85 +41,115 @@ def fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
     return fill
 
 
-def without(files: Mapping[str, str], name: str) -> dict[str, str]:
-    return {key: text for key, text in files.items() if key != name}
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str | None]]:
+    """Let downloads do what is given, each in turn; the returned list gets the revisions that they are asked for."""
+
+    def answer(*effects: Exception | Callable[[], Path]) -> list[str | None]:
+        waiting, revisions = list(effects), list[str | None]()
+
+        def download(name: str, revision: str | None = None, **_: Any) -> str:
+            assert name == "org/model"
+            revisions.append(revision)
+            effect = waiting.pop(0)
+            if isinstance(effect, Exception):
+                raise effect
+            return str(effect())
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+        return revisions
+
+    return answer
 
 
-@pytest.mark.parametrize(
-    ("files", "options"),
-    [
-        (WHOLE, {}),
-        (WHOLE | {"modules.json": "{"}, {}),  # corrupt: loading says so
-        (PLAIN, {"absent": "modules.json"}),
-        (PLAIN | {".gitattributes": ""}, {}),
-        (IN_SHARDS | {"model-2.safetensors": "weights"}, {}),
-        (WHOLE | {"onnx/config.json": "{}"}, {"listed": LISTED}),
-        (PLAIN, {"listed": [*PLAIN, "pytorch_model.bin"]}),
-    ],
-)
-def test_a_complete_copy(fill: Callable[..., Path], files: dict[str, str], options: dict[str, Any]) -> None:
+def test_a_complete_copy(fill: Fill) -> None:
     assert cached_model("org/model") == (None, None)
-    assert (fill(files, **options), COMMIT) == cached_model("org/model")
+    assert (fill(*FILES), COMMIT) == cached_model("org/model")
 
 
-@pytest.mark.parametrize(
-    ("files", "options"),
-    [
-        ({}, {}),
-        (PLAIN, {}),  # as AutoModel.from_pretrained leaves it: the model may have a pooling of its own
-        (without(WHOLE, "1_Pooling/config.json"), {}),
-        (without(WHOLE, "model.safetensors"), {}),
-        (without(WHOLE, "config.json"), {}),
-        (IN_SHARDS, {}),
-        (WHOLE, {"listed": LISTED}),  # a colleague has onnx/config.json, too, and so another digest
-        (PLAIN, {"listed": LISTED, "absent": "modules.json"}),
-    ],
-)
-def test_a_partial_copy_is_none(fill: Callable[..., Path], files: dict[str, str], options: dict[str, Any]) -> None:
-    fill(files, **options)
+@pytest.mark.parametrize("missing", FILES)
+def test_a_partial_copy_is_none(fill: Fill, missing: str) -> None:
+    folder = fill(*FILES)
+    (folder / missing).unlink()
+    assert cached_model("org/model") == (None, COMMIT)
+    (folder / missing).symlink_to("gone")
     assert cached_model("org/model") == (None, COMMIT)
 
 
-def test_offline_what_loading_needs_is_enough(fill: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = fill(WHOLE, listed=LISTED)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert cached_model("org/model") == (folder, COMMIT)
-    (folder / "modules.json").unlink()
+def test_a_copy_without_a_list_of_its_files_is_none(fill: Fill) -> None:
+    """Programs that load a model fetch single files: AutoModel no modules.json, so the model would have another pooling."""
+    folder = fill(*FILES, listed=None)
     assert cached_model("org/model") == (None, COMMIT)
+    (folder.parents[1] / "trees").mkdir()
+    for text in ("{", "[]", "{}", '{"files": 7}'):
+        (folder.parents[1] / f"trees/{COMMIT}.json").write_text(text)
+        assert cached_model("org/model") == (None, COMMIT), text
 
 
-def test_a_partial_copy_is_completed_at_its_commit(fill: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def download(name: str, revision: str | None, **_: Any) -> str:
-        requests.append((name, revision))
-        return str(fill(WHOLE))
-
-    requests: list[Any] = []
-    folder = fill(PLAIN)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert downloads.encoder_folder("org/model") == folder
-    assert downloads.encoder_folder("org/model") == folder
-    assert requests == [("org/model", COMMIT)]
+def test_a_partial_copy_is_completed_at_its_commit(fill: Fill, answer: Any) -> None:
+    folder = fill("config.json", "model.safetensors", listed=None)
+    revisions = answer(lambda: fill(*FILES))
+    assert encoder_folder("org/model") == folder
+    assert encoder_folder("org/model") == folder
+    assert revisions == [COMMIT]
 
 
-@pytest.mark.parametrize(("answer", "is_known"), [("EntryNotFoundError", True), ("LocalEntryNotFoundError", False)])
-def test_a_model_without_modules(fill: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, answer: str, is_known: bool) -> None:
-    """The server says that there is no modules.json, which huggingface_hub remembers; offline, nobody knows."""
-    import huggingface_hub
-    from huggingface_hub import errors
+def test_a_partial_copy_of_a_commit_that_is_gone_is_replaced(fill: Fill, answer: Any) -> None:
+    """The authors rewrote their history."""
+    fill("config.json", listed=None)
+    response = httpx2.Response(404, request=httpx2.Request("GET", "https://huggingface.co"))
+    revisions = answer(RevisionNotFoundError("404", response=response), lambda: fill(*FILES))
+    assert encoder_folder("org/model").name == COMMIT
+    assert revisions == [COMMIT, None]
 
-    def probe(name: str, file: str, revision: str) -> None:
-        assert (name, file, revision) == ("org/model", "modules.json", COMMIT)
-        if is_known:
-            fill(PLAIN, absent="modules.json")
-        raise getattr(errors, answer)("not found")
 
-    folder = fill(PLAIN)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", probe)
-    if is_known:
-        assert downloads.encoder_folder("org/model") == folder
-    else:
-        with pytest.raises(UserError, match=rf"its copy in {folder} is incomplete, or has no \*.safetensors; go online once"):
-            downloads.encoder_folder("org/model")
+def test_an_empty_reference_names_no_commit(fill: Fill, answer: Any) -> None:
+    """A crash left it so."""
+    folder = fill(ref="")
+    assert cached_model("org/model") == (None, None)
+    revisions = answer(lambda: folder.parent, lambda: fill(*FILES))
+    with pytest.raises(UserError, match=r"^encoder org/model: not on this machine; go online once, or name a folder$"):
+        encoder_folder("org/model")  # offline, huggingface_hub takes the folder of all commits for the copy
+    assert encoder_folder("org/model") == folder
+    assert revisions == [None, None]
+
+
+FAILURES = [
+    (httpx2.ProxyError("407 Proxy Authentication Required"), "ProxyError: 407 Proxy Authentication Required"),
+    (httpx2.RemoteProtocolError("Server disconnected"), "RemoteProtocolError: Server disconnected"),
+    (json.JSONDecodeError("Expecting value", "<html>", 0), "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),  # a login page
+    (LocalEntryNotFoundError("no\nnetwork"), "LocalEntryNotFoundError: no network"),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), FAILURES)
+def test_a_failed_download_is_one_line(fill: Fill, answer: Any, error: Exception, reason: str) -> None:
+    failed = f"and the download failed ({reason}); go online once, or name"
+    answer(error, error, error)
+    with pytest.raises(UserError, match=f"^{re.escape(f'encoder org/model: not on this machine, {failed} a folder')}$"):
+        encoder_folder("org/model")
+    folder = fill(listed=None)
+    folder.mkdir(parents=True)
+    may_lack = f"encoder org/model: its copy {folder} may lack files (the cache has no list of them), {failed} that folder if it suffices"
+    with pytest.raises(UserError, match=f"^{re.escape(may_lack)}$"):
+        encoder_folder("org/model")
+    fill("config.json", "model.safetensors")
+    lacks = f"{folder} lacks modules.json, 1_Pooling/config.json, config_sentence_transformers.json, ..., {failed}"
+    with pytest.raises(UserError, match=re.escape(lacks)):
+        encoder_folder("org/model")
+
+
+def test_offline_a_copy_without_a_list_is_refused_with_its_folder(fill: Fill, answer: Any) -> None:
+    """There huggingface_hub returns it as it is. The user knows whether it suffices."""
+    folder = fill(*FILES, listed=None)
+    answer(lambda: folder)
+    with pytest.raises(UserError, match=rf"its copy {folder} may lack files .*; go online once, or name that folder if it suffices$"):
+        encoder_folder("org/model")
+    assert encoder_folder(str(folder)) == folder
+
+
+def test_a_full_disk_is_not_called_a_failed_download(answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    answer(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OSError, match="No space left"):
+        encoder_folder("org/model")

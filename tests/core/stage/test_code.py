@@ -58,6 +58,8 @@ SAME = [
     ("raise ValueError('one')", "raise ValueError(f'{two}')"),
     ("print('one', x)", "print('two', x)"),
     ("p = Progress(f'a {n}', n, 'rows')", "p = Progress(f'b: {n}', n, 'lines')"),
+    ("print('one', end='')", "print(f'two', end='!')"),
+    ("print(Progress('one', f('x')))", "print(Progress('two', f('x')))"),
     ("a.add_argument('--x', help='one')", "a.add_argument('--x', help='two')"),
     ("x: int = Field(1, description='one')", "x: int = Field(1)"),
     ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a", "from typing import TYPE_CHECKING"),
@@ -68,6 +70,11 @@ OTHER = [
     ("x = 'one'", "x = 'two'"),
     ("f(1)", "g(1)"),
     ("print(f'one: {f(1)}')", "print(f'one: {f(2)}')"),  # it may change what it is given
+    ("print(f'pruned {prune(m, \"random\")}')", "print(f'pruned {prune(m, \"magnitude\")}')"),
+    ("print('pruned', prune(m, 'random'))", "print('pruned', prune(m, 'magnitude'))"),
+    ("print('pruned', m['full'].merge())", "print('pruned', m['lora'].merge())"),
+    ("print(f'{apply(m, f\"{x}a\")}')", "print(f'{apply(m, f\"{x}b\")}')"),
+    ("print('a' if prune(m, 'random') else '')", "print('a' if prune(m, 'magnitude') else '')"),
     ("print('one', file=handle)", "print('two', file=handle)"),
     ("class P:\n    x: int = 1", "class P:\n    x: float = 1"),  # pydantic reads it
     ("def f(a=1): pass", "def f(a=2): pass"),

@@ -14,6 +14,7 @@ from torch import nn
 
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
+from tasks.core.stage import draws
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.training import loop
 from tasks.core.training.checkpoints import (
@@ -236,6 +237,16 @@ def test_seeds_of_nearby_keys_differ() -> None:
     seeds = {draw_seed(a, b, c) for a in range(20) for b in range(20) for c in range(20)}
     assert len(seeds) == 8000
     assert all(0 <= s < 2**63 for s in seeds)
+
+
+def test_no_two_draws_of_a_training_share_a_stream() -> None:
+    """A pre-training has an order, too, and none of a round's other draws."""
+    streams = {name: value for name, value in vars(draws).items() if name.isupper()}
+    names = ["ORDER", "SPANS", "CLOZE", "MASKS", "CHUNK_DROPOUT", "WEIGHTS", "HEAD", "PROJECTOR", "DECODED", "DECODER"]
+    of_rounds = streams.keys() - {*names[1:]}
+    for used in (names, of_rounds):
+        assert len({streams[name] for name in used}) == len(used)
+    assert {"SAMPLING", "DROPOUT", "REPLAYED"} < of_rounds
 
 
 class Slope(nn.Module):

@@ -307,10 +307,12 @@ def test_every_key_that_names_a_source_is_listed() -> None:
 def write_hub_model(cache: Path, *names: str) -> None:
     """The model org/model as huggingface_hub lays it out."""
     repository = cache / "models--org--model"
-    files = [f"snapshots/0123/{name}" for name in ("config.json", "model.safetensors", *names)]
-    for place in (*files, ".no_exist/0123/modules.json", "refs/main"):
+    files = ("config.json", "model.safetensors", *names)
+    texts = {f"snapshots/0123/{name}": Path(name).name for name in files}
+    texts |= {"refs/main": "0123", "trees/0123.json": json.dumps({"files": dict.fromkeys(files)})}
+    for place, text in texts.items():
         (repository / place).parent.mkdir(parents=True, exist_ok=True)
-        (repository / place).write_text("0123" if place == "refs/main" else Path(place).name)
+        (repository / place).write_text(text)
 
 
 def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

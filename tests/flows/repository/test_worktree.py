@@ -106,9 +106,9 @@ def test_what_is_forgotten_and_not_committed_stays_out_of_a_tree(toy: Any, monke
     tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
     equip(tree)
     assert not (tree / FILE).exists()
-    FILE.write_text(f"{HEAD}{first}\n{second}\n")
+    FILE.write_text(f"{HEAD}{first}\n{second}\n", encoding="utf-8-sig")
     equip(tree)
-    assert (tree / FILE).read_text() == FILE.read_text()
+    assert (tree / FILE).read_text() == f"{HEAD}{first}\n{second}\n"
     (tree / FILE).write_text(f"{HEAD}{third}\n{second}")
     equip(tree)
     equip(tree)

@@ -25,7 +25,7 @@ def project_with_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "ours"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    FILE.write_text(f"# a head\ndocument {MARK} 2026-11-28\n")
+    FILE.write_text(f"# a head\ndocument {MARK} 2026-11-28\n", encoding="utf-8-sig")
 
 
 def place(root: Path) -> Place:
