@@ -43,6 +43,7 @@ Text = Literal["all", "values", "none"]
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
 FORM = "2"  # of digests: with form 1, a sweep with --jobs left outs of other parameters in run caches, which must not be found
+NOT_READ = (".py", ".pyc", "~", ".orig", ".rej", ".bak")  # counted as modules, or left behind by editors, patches, and merges
 MEMORY = Path(".retemper/modules.json")  # results of reading modules, keyed by their bytes: parsing all of them takes a second
 
 
@@ -106,7 +107,7 @@ class Reader:
                 waiting += self._files_of(name)
         for package in {path.parent for path in seen}:
             for other in package.iterdir():
-                if other.is_file() and other.suffix not in (".py", ".pyc") and not other.name.startswith("."):
+                if other.is_file() and not other.name.startswith(".") and not other.name.endswith(NOT_READ):
                     digests[other] = hashlib.sha256(other.read_bytes()).hexdigest()
         return digests
 

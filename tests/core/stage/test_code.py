@@ -50,6 +50,9 @@ def test_the_closure_has_lazy_relative_and_indirect_imports_and_adjacent_files(p
         "core/deep/__init__.py",
         "core/deep/e.py",
     }  # fmt: skip - core/b.py is empty and can change nothing
+    for leftover in ("own.py.orig", "own.py~", "own.py.rej", ".own.py.swp"):
+        (project / "tasks/one" / leftover).write_text("of an editor or a merge")
+    assert Reader(project).closure("one").keys() == {project / "tasks" / path for path in paths}
 
 
 SAME = [
