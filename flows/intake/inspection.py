@@ -100,9 +100,14 @@ class Inbox:
         return gone
 
     def refuse_unfinished(self, unfinished: Collection[str]) -> None:
-        """Raise UserError if a batch of the last retraining is being written: without it, the data would silently go back."""
+        """Raise UserError if a batch of the last retraining is being written or empty: without it, the data would silently go back."""
         merged = _last_merged() if self.intake.mode == "append" else _last_merged()[-1:]
         if again := [name for name in merged if name in unfinished]:
+            if _is_empty(self.folder / again[0]):
+                raise UserError(
+                    f"{self.folder / again[0]}: found an empty batch, expected the content that the last retraining read; put it back, or "
+                    f"remove {again[0]} to continue without it"
+                )
             raise UserError(
                 f"{self.folder / again[0]}: found a batch of the last retraining that is being written, expected it to be complete; wait "
                 f"until no file has changed for intake.settle_seconds ({self.intake.settle_seconds:g}), or set it aside: rename it to "
@@ -263,6 +268,11 @@ def _quarantining_shifts(batch: Batch, rules: Gate) -> dict[str, Shift]:
 
 def _is_odd(shift: Shift, rules: Gate) -> bool:
     return rules.shift is not None and shift.auc > rules.shift and shift.p <= rules.p
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether `path` is a file without a byte, or a folder without a file."""
+    return not path.stat().st_size if path.is_file() else path.is_dir() and not _files_of(path)
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -21,6 +21,11 @@ def abandoned(parent: Path, name: str) -> list[Path]:
     return [folder for folder in sorted(parent.glob(f"{name}-{machine()}-*-*")) if not _is_alive(folder.name.split("-")[-2])]
 
 
+def is_of_this_machine(folder: Path) -> bool:
+    """Whether a process of this machine made `folder`. If not, or if an older version made it, nobody here knows whether it is in use."""
+    return f"-{machine()}-" in folder.name
+
+
 @cache
 def machine() -> str:
     """A short digest of this machine's name, and of the PID namespace that this process is in."""

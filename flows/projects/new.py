@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,16 +108,17 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
             write_readme(project, name=folder.name, data=str(read_yaml(Path("params.yaml"))["dataset"]["source"]), version=version)
             git("add", ".")
             git("commit", "--quiet", "-m", "Start a Retemper project", "-m", f"By retemper new, from Retemper {version}.")
-        is_new = not folder.exists()
+        is_new, names = not folder.exists(), [path.name for path in project.iterdir()]
         _move(project, folder)
     try:
         if wanted.share.startswith(CACHE):
             with chdir(folder):
                 tell(remotes.share(_from(folder.parent, wanted.share.removeprefix(CACHE))))
     except BaseException:
-        _clear(folder)
+        _remove([folder / name for name in names])
         if is_new:
-            folder.rmdir()
+            with suppress(OSError):  # the user's own files are in it by now
+                folder.rmdir()
         raise
     _print_next_steps(folder, version, lines, tell=tell)
     return 0
@@ -139,25 +140,32 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _move(project: Path, folder: Path) -> None:
-    """Rename `project` to `folder`. If that exists, it may be the working folder, so that its place is taken by the content alone."""
+    """Move `project` to `folder`. If that exists, it may be the working folder or a mount, so its place is taken by the content alone.
+
+    UserError if it is not empty anymore, since the check of the data takes its time; what others made there is kept.
+    """
     if not folder.exists():
         project.rename(folder)
         return
+    refuse_place(folder)
+    moved: list[Path] = []
     try:
         for path in list(project.iterdir()):
-            path.rename(folder / path.name)
+            if os.path.lexists(folder / path.name):
+                raise UserError(f"{folder / path.name}: was made by another program while the project moved there; name another folder")
+            moved.append(folder / path.name)
+            shutil.move(path, moved[-1])
     except BaseException:
-        _clear(folder)
+        _remove(moved)
         raise
 
 
-def _clear(folder: Path) -> None:
-    """Remove all that `folder` contains."""
-    for path in folder.iterdir():
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 def _set_parameters(project: Path, folder: Path, wanted: Answers) -> None:

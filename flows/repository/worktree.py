@@ -7,14 +7,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from flows.parameters.sources import source_keys
 from flows.process import locks
-from flows.process.owners import abandoned, owned_prefix
+from flows.process.owners import abandoned, is_of_this_machine, owned_prefix
 from flows.process.problems import Problems
 from flows.process.processes import TYPED, Processes, environment, typed_command
 from flows.repository.git import GitFailed, git
@@ -79,6 +79,13 @@ def is_temporary(folder: Path) -> bool:
     begins = tuple(f"{name}-" for name in PASSING)
     pairs = pairwise((folder, *folder.parents))
     return any(outer.name == SCRATCH.name and (inner.name.startswith(begins) or inner.name == COMPARED) for inner, outer in pairs)
+
+
+def trees_of_others(trees: Iterable[Path]) -> list[Path]:
+    """The folders of those temporary trees that `temp_tree` never removes, because other machines, or an older version, made them."""
+    begins = tuple(f"{name}-" for name in PASSING)
+    places = (place for tree in trees for place in (tree, *tree.parents) if place.parent.name == SCRATCH.name)
+    return [place for place in dict.fromkeys(places) if place.name.startswith(begins) and not is_of_this_machine(place)]
 
 
 def run_in(

@@ -1,5 +1,6 @@
 """`retemper gc`: removes from the cache, and on request from a remote, what no branch, tag, experiment or working tree needs."""
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from flows.repository.git import git
 from flows.repository.leftovers import OF_DVC, unfinished_copies
 from flows.repository.lock import Lock, is_dvc_file, locks_of_references, parse_dvc_file, read_lock, stages_in_graph, worktrees
 from flows.repository.project import lock_is_readable, repository
+from flows.repository.worktree import trees_of_others
 from flows.storage.cache import object_id, object_path, objects, outs, parse_listing, read_listing, refuse_read_only, remote_id
 from flows.storage.cache import recorded_runs as recorded
 from flows.storage.dvc import PROJECTS, objects_of, project_of
@@ -73,6 +75,9 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], *, days:
         stack.enter_context(repo.lock)
         if remote:
             _fetch_references(tell)
+        for folder in trees_of_others(trees):
+            place = shlex.quote(str(folder))
+            tell(f"kept: what {place} needs; if the command of another machine or container that made it has ended: rm -rf {place}")
         needs = find_needs(projects, trees)
         for name in needs.without:
             tell(f"{name} has no dvc.lock in git, so nothing is kept for it")

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flows.process.display import megabytes
+from flows.repository.git import git
 from flows.repository.lock import read_lock, worktrees
 from flows.repository.project import edit_settings, repository
 from flows.storage import forgettings, makings
@@ -249,7 +249,7 @@ def _move_cache(source: Path, target: Path) -> int:
 def _write(name: str, shared: Mapping[str, str], secrets: Mapping[str, str]) -> None:
     from dvc.config import ConfigError
 
-    if secrets and subprocess.run(["git", "check-ignore", "-q", str(LOCAL_CONFIG)], check=False).returncode:
+    if secrets and not git("check-ignore", str(LOCAL_CONFIG), check=False):
         raise UserError(f"{LOCAL_CONFIG}: git does not ignore it, so a secret cannot go there; add /config.local to .dvc/.gitignore")
     with repository() as repo:
         try:

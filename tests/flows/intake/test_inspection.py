@@ -74,6 +74,24 @@ def test_a_batch_that_was_trained_on_is_never_left_out_because_it_is_being_writt
     assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["2"]
 
 
+def test_an_emptied_batch_that_was_trained_on_is_not_called_being_written(project: Path) -> None:
+    """No wait ends that: its files are gone."""
+    shutil.copytree(project / "inbox/1", project / "inbox/2")
+    (project / "inbox/2/corpus.jsonl").write_text('{"_id": "three", "text": "three"}\n')
+    (project / "inbox/3.csv").write_text("question,answer\none,eins\n")
+    rule = RULE.model_copy(update={"settle_seconds": 0.0})
+    assert [batch.state for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["accepted"] * 3
+    (project / "inbox/2/corpus.jsonl").rename(project / "corpus.jsonl")
+    message = "found an empty batch, expected the content that the last retraining read; put it back, or remove {} to continue without it"
+    with pytest.raises(UserError, match=f"^{project}/inbox/2: {message.format('2')}$"):
+        take_in(rule, SOURCE, project)
+    (project / "inbox/2").rmdir()
+    assert take_in(rule, SOURCE, project, say=lambda _: None).missing == ("2",)
+    (project / "inbox/3.csv").write_text("")
+    with pytest.raises(UserError, match=f"^{project}/inbox/3.csv: {message.format('3.csv')}$"):
+        take_in(rule, SOURCE, project)
+
+
 def test_a_batch_that_was_trained_on_and_changes_while_it_is_read_ends_the_retraining(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,8 +37,6 @@ def call(tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> Cal
 @pytest.fixture
 def beir_folder(tmp_path: Path, tiny_corpus: Any) -> Path:
     """The tiny corpus as a BEIR folder of the test's own."""
-    import shutil
-
     return Path(shutil.copytree(tiny_corpus.beir, tmp_path / "beir"))
 
 
