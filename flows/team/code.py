@@ -57,6 +57,17 @@ class Code:
                 return commit
         return ""
 
+    def absence(self, *, limited: bool) -> str:
+        """What no commit found means: that the code is uncommitted, or that not all of history was searched.
+
+        `limited`: of the searches that read LOOKED_AT commits at most.
+        """
+        if git("rev-parse", "--is-shallow-repository").strip() == "true":
+            return "not in git's history here, which is shallow"
+        if limited and len(self._commits()) == LOOKED_AT:
+            return f"not in the last {LOOKED_AT} commits of {PACKAGE}"
+        return "uncommitted"
+
     def _commits(self) -> list[str]:
         return git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines()
 

@@ -210,15 +210,15 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], *, code: Code, cache
             inputs.append(File(path, digest, ", ".join(stages), note=stale))
         else:
             commit = code.commit(path, digest)
-            code_files.append(File(path, digest, commit=commit, note="" if commit else "uncommitted"))
+            code_files.append(File(path, digest, commit=commit, note="" if commit else code.absence(limited=False)))
     outs = tuple(File(str(out["path"]), str(out.get("md5", "")), name) for out in entry.get("outs", []))
     tracked = entry.get("params") or {}
     for stage, digest in (tracked.get(str(CODE)) or {}).items():
         commit = code.commit_of_stage(stage, digest)
-        code_files.append(File(f"{PACKAGE}/{stage}", digest, commit=commit, note="" if commit else "uncommitted"))
+        code_files.append(File(f"{PACKAGE}/{stage}", digest, commit=commit, note="" if commit else code.absence(limited=True)))
     for function, digest in frozen_references(dict(parameters(entry))).items():
         commit = code.commit_of_reference(function, digest)
-        code_files.append(File(function, digest, commit=commit, note="" if commit else "uncommitted"))
+        code_files.append(File(function, digest, commit=commit, note="" if commit else code.absence(limited=True)))
     source_params = {f"{SOURCE}: {key}": value for key, value in (tracked.get(SOURCE) or {}).items()}
     params = {**parameters(entry), **source_params}
     return Step(
@@ -283,7 +283,7 @@ def _lines(lineage: Lineage) -> Iterator[str]:
     for step in reversed(lineage.steps):  # last made first
         out = ", ".join(f"{Path(file.path).name} {file.digest[:8]}" for file in step.outs[:1])
         remarks = [
-            *(["code uncommitted"] if any(file.note for file in step.code) else []),
+            *(f"code {note}" for note in dict.fromkeys(file.note for file in step.code) if note),
             *(f"{f.path}: {f.note}" for f in step.inputs if f.note),
         ]
         origin = f"  from {', '.join(step.parents)}" if step.parents else ""

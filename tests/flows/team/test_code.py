@@ -91,3 +91,13 @@ def test_a_secret_is_taken_in_a_hook_where_git_ignores_its_file(monkeypatch: pyt
     Path(".dvc/.gitignore").write_text("")
     with pytest.raises(UserError, match="git does not ignore it"):
         remotes._write("team", {"url": "s3://bucket"}, {"secret_access_key": "hunter2"})
+
+
+def test_a_search_that_ends_early_does_not_say_uncommitted(history: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = Code("HEAD")
+    assert {code.absence(limited=limited) for limited in (True, False)} == {"uncommitted"}
+    monkeypatch.setattr("flows.team.code.LOOKED_AT", len(history))
+    assert [code.absence(limited=limited) for limited in (True, False)] == ["not in the last 3 commits of tasks", "uncommitted"]
+    git("clone", "--quiet", "--depth", "1", f"file://{tmp_path}", str(tmp_path / "clone"))
+    monkeypatch.chdir(tmp_path / "clone/project")
+    assert Code("HEAD").absence(limited=False) == "not in git's history here, which is shallow"
