@@ -45,9 +45,7 @@ def check(
         tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
     unread = list(dict.fromkeys(unread))
     for path in unread:
-        tell(
-            f"{path}: cannot be read or is corrupt, so whether it has the text of a forgotten record is unknown; repair or delete it yourself"
-        )
+        tell(f"{path}: unreadable or corrupt, so whether it has the text of a forgotten record is unknown; repair or delete it yourself")
     return remaining + unread
 
 

@@ -37,7 +37,7 @@ class Strays:
         for path in self.added:
             tell(f"{path}: still has the text of a forgotten record, and a .dvc file names it; remove it there (dvc remove), then run gc")
         for path in self.unread:
-            tell(f"{path}: cannot be read or is corrupt, so whether it has the text of a forgotten record is unknown")
+            tell(f"{path}: unreadable or corrupt, so whether it has the text of a forgotten record is unknown")
         return [*self.added, *self.unread]
 
     def _reason(self, path: Path) -> str:

@@ -123,7 +123,7 @@ def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
 
 
 def having_texts(paths: Iterable[Path], wanted: Needles, unreadable: Callable[[Path], None]) -> Iterator[Path]:
-    """The files that have one of the texts. `unreadable` gets each that cannot be read, or is corrupt; one that is gone meanwhile has none."""
+    """The files that have one of the texts. `unreadable` gets the unreadable and corrupt ones; a file that is gone meanwhile has none."""
     for path in paths:
         try:
             if contains_any(path, wanted):
