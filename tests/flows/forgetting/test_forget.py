@@ -159,10 +159,14 @@ def test_a_text_that_stays_is_looked_for_again(dvc_project: Any, tiny_corpus: An
     for arguments in ((document,), ()):  # the second time, no corpus has the text
         result = dvc_project.retemper("forget", *arguments, "--yes")
         assert result.status == 1 and f"{Path('notes/mine.txt').absolute()}: still has the text" in result.out, result
-        assert str(holdings.FOUND) in result.out and holdings.FOUND.exists()
+        assert str(holdings.FOUND) in result.out and "Next: git add" not in result.out
+        found = holdings.Holdings.load(holdings.FOUND)
+        assert (found.outs, found.oids, found.ids, found.texts) == (set(), {}, {document}, {tiny_corpus.documents[document][1]}), (
+            "what is made again with the same digest stays"
+        )
     Path("notes/mine.txt").unlink()
     result = dvc_project.retemper("forget", "--yes")
-    assert result.status == 0 and not holdings.FOUND.exists(), result
+    assert result.status == 0 and not holdings.FOUND.exists() and "Next: git add" in result.out, result
 
 
 def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
