@@ -53,6 +53,17 @@ class Remote:
     places: Mapping[str, str]
     runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def delete(self, oids: Collection[str]) -> list[str]:
+        """Remove those of the objects `oids` that are there, listings first; return their paths."""
+        places = [self.places[oid] for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")) if oid in self.places]
+        existing = [place for place in places if self.fs.exists(place)]
+        if existing:
+            from dvc_data.hashfile.db import get_index
+
+            self.fs.remove(existing)
+            get_index(self.odb).clear()
+        return existing
+
 
 @dataclass(frozen=True)
 class Store:
@@ -186,15 +197,17 @@ def known_marks(entries: Iterable[Entry], store: Store, marks: Collection[str]) 
     return found
 
 
-def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, holdings: Holdings) -> list[str]:
-    """Records with the text of a marked one under another id, in this project's corpora that hold marked ones: document:ID, query:ID."""
-    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & holdings.outs
+def same_texts(
+    entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str], outs: Collection[tuple[str, str]]
+) -> list[str]:
+    """Records with one of the `texts` of marked ones under another id, in this project's corpora among `outs`: document:ID, query:ID."""
+    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA and out in outs}
     others = set[str]()
-    texts = pa.array(sorted(holdings.texts), pa.string())
+    wanted = pa.array(sorted(texts), pa.string())
     for path, oid in corpora:
         for kind, batch in _records(path, oid, store, unread=[]):
-            matches = [pc.is_in(batch[name], texts) for name in batch.schema.names if name != "id"]
-            same = [row["id"] for row in batch.filter(reduce(pc.or_, matches)).to_pylist() if _text(row) in holdings.texts]
+            matches = [pc.is_in(batch[name], wanted) for name in batch.schema.names if name != "id"]
+            same = [row["id"] for row in batch.filter(reduce(pc.or_, matches)).to_pylist() if _text(row) in texts]
             others |= {f"{kind}:{record_id}" for record_id in same if mark(kind, record_id) not in marks}
     return sorted(others)
 

@@ -153,9 +153,15 @@ def test_the_same_text_under_another_id_is_named(store: Store) -> None:
     entries = [entry(own, {}, corpus=oid) for own, oid in ((True, ours), (True, older), (False, theirs), (True, free))]
     marks = {mark("document", "d1"), mark("document", "d4")}
     result = holdings.find(entries, store, marks, kinds=["document"])
-    assert holdings.same_texts(entries, store, marks, holdings=result) == ["document:d2", "query:q1"]
+
+    def others(outs: set[tuple[str, str]]) -> list[str]:
+        return holdings.same_texts(entries, store, marks, texts=result.texts, outs=outs)
+
+    assert others(result.outs) == ["document:d2", "query:q1"]
+    assert others(result.outs | {("data/corpus", free), ("data/corpus", theirs)}) == ["document:d2", "document:d6", "query:q1"]
     other_marks = {mark("document", "d3")}
-    assert holdings.same_texts(entries, store, other_marks, holdings=holdings.find(entries, store, other_marks, kinds=["document"])) == []
+    result = holdings.find(entries, store, other_marks, kinds=["document"])
+    assert holdings.same_texts(entries, store, other_marks, texts=result.texts, outs=result.outs) == []
 
 
 def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
