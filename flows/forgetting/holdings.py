@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from flows.forgetting.text_search import as_cells
 from flows.storage.cache import folder_digest, intact_path, is_object, listing, parse_listing, remote_id
 from tasks.core.files import write_text
 from tasks.core.sources.forgotten import Kind, mark
@@ -203,10 +204,10 @@ def same_texts(
     """Records with one of the `texts` of marked ones under another id, in this project's corpora among `outs`: document:ID, query:ID."""
     corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA and out in outs}
     others = set[str]()
-    wanted = pa.array(sorted(texts), pa.string())
+    wanted = as_cells(texts)
     for path, oid in corpora:
         for kind, batch in _records(path, oid, store, unread=[]):
-            matches = [pc.is_in(batch[name], wanted) for name in batch.schema.names if name != "id"]
+            matches = [pc.is_in(batch[name].cast(pa.binary()), wanted) for name in batch.schema.names if name != "id"]
             same = [row["id"] for row in batch.filter(reduce(pc.or_, matches)).to_pylist() if _text(row) in texts]
             others |= {f"{kind}:{record_id}" for record_id in same if mark(kind, record_id) not in marks}
     return sorted(others)

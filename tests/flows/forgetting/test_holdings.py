@@ -155,7 +155,7 @@ def test_the_same_text_under_another_id_is_named(store: Store) -> None:
     result = holdings.find(entries, store, marks, kinds=["document"])
 
     def others(outs: set[tuple[str, str]]) -> list[str]:
-        return holdings.same_texts(entries, store, marks, texts=result.texts, outs=outs)
+        return holdings.same_texts(entries, store, marks, texts={*result.texts, "half: \ud800"}, outs=outs)
 
     assert others(result.outs) == ["document:d2", "query:q1"]
     assert others(result.outs | {("data/corpus", free), ("data/corpus", theirs)}) == ["document:d2", "document:d6", "query:q1"]
