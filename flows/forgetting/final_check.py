@@ -28,8 +28,12 @@ def check(
         return remaining
     stores = [root, *store.folder_remotes()]
     for tree in trees:
-        outs, sources = out_paths(tree), source_places(tree)
-        but = [*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
+        outs = out_paths(tree)
+        try:
+            sources = source_places(tree)
+        except UserError:  # another project's settings that are being edited, for instance: any file may be a source's
+            sources = [(tree / "data").resolve()]
+        but = [*stores, tree / FOUND.parent, *(other for other in trees if other != tree)]
         for path in text_search.having_texts(text_search.files_below(tree, but), wanted, unread.append):
             if is_derived(path.relative_to(tree), outs=outs) and not any(path.resolve().is_relative_to(place) for place in sources):
                 tell(f"{path}: had the text; removed")
@@ -45,10 +49,7 @@ def check(
         tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
     unread = list(dict.fromkeys(unread))
     for path in unread:
-        tell(
-            f"{path}: cannot be read or is corrupt, so whether it has the text of a forgotten record is unknown; "
-            "repair or delete it yourself"
-        )
+        tell(f"{path}: unreadable or corrupt, so whether it has the text of a forgotten record is unknown; repair or delete it yourself")
     return remaining + unread
 
 
@@ -63,7 +64,7 @@ def is_derived(path: Path, *, outs: Collection[str]) -> bool:
 
 def out_paths(tree: Path) -> list[str]:
     """How the paths of all outs begin, by a working tree's dvc.yaml; those of folders and files end in `/`. None if it is invalid."""
-    with suppress(UserError, AttributeError):
+    with suppress(UserError, AttributeError, TypeError, StopIteration):
         stages = [stage.get("do", stage) for stage in (read_yaml(tree / "dvc.yaml").get("stages") or {}).values()]
         outs = [
             out if isinstance(out, str) else next(iter(out))

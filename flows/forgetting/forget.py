@@ -114,14 +114,15 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
             withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
         source_folders = [folder for _, folders in plan.sources for folder in folders]
-        remove_strays(plan.strays, tell)
+        remove_strays(plan.strays, store, tell)
         remaining = plan.strays.remaining(tell)
         remaining += check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
-        if remaining:
+        if remaining:  # an object that is made again with the digest of a removed one is not of the record
+            Holdings(ids=holdings.ids, texts=holdings.texts).save(FOUND)
             tell(f"when that is done, run retemper forget again; until then {FOUND} holds the texts that it looks for")
         else:
             FOUND.unlink()
-    print_next_steps(tell)
+            print_next_steps(tell)
     return 1 if remaining else 0
 
 
@@ -155,7 +156,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     strays = find_strays(holdings.texts, entries, store, oids=oids, trees=trees)
     plan = Plan(marks, new, holdings, sources, lines, files, folders, runs, strays)
     plan.notes += [f"{corpus}: neither in the cache nor on a remote, so what was made from it is unknown" for corpus in holdings.unread]
-    if others := same_texts(entries, store, marks, holdings=holdings):
+    if others := same_texts(entries, store, marks, texts=holdings.texts, outs=holdings.outs | set(strays.own.values())):
         shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")
         plan.notes.append(f"the same text stays under another id; to forget that, too: retemper forget {shown}")
     plan.notes += [*source_notes(lines, inbox["files"], unread), *losses.values(), *strays.notes()]
@@ -274,7 +275,7 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
     for last in (False, True):
         oids = [oid for oid, path in plan.holdings.oids.items() if path.startswith(CORPORA) == last]
         for remote in store.remotes:
-            delete_from(remote, oids)
+            remote.delete(oids)
         for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")):
             object_path(store.objects, oid).unlink(missing_ok=True)
     for remote in store.remotes:
@@ -304,17 +305,6 @@ def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, lis
         yield Place(remote.fs, remote.fs.join(remote.root, forgettings.FOLDER)), list(plan.holdings.oids.keys() & remote.places.keys())
 
 
-def delete_from(remote: Remote, oids: Collection[str]) -> None:
-    """Remove objects from a remote, listings first."""
-    places = [remote.places[oid] for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")) if oid in remote.places]
-    existing = [place for place in places if remote.fs.exists(place)]
-    if existing:
-        from dvc_data.hashfile.db import get_index
-
-        remote.fs.remove(existing)
-        get_index(remote.odb).clear()
-
-
 def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:
     """The models that saw the records, as far as trainings can be replayed."""
     if not plan.holdings.ids:
@@ -341,6 +331,8 @@ def print_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposur
             path = Path(plan.holdings.oids[oid])
             groups[next(str(parent) for parent in (path, *path.parents) if str(parent) in outs)] += 1
         rows += [[name, path, str(count)] for path, count in sorted(groups.items())]
+    strays = ((remote.name, len(plan.strays.digests() & remote.places.keys())) for remote in store.remotes if remote.fs.protocol != "local")
+    rows += [[f"remote {name}", "objects with a text", str(count)] for name, count in strays if count]
     rows += [["source", path, str(count)] for path, count in plan.lines.items()]
     rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
     rows += [["scratch", str(path), "1"] for path in plan.folders]

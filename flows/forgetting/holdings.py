@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from flows.forgetting.text_search import as_cells
 from flows.storage.cache import folder_digest, intact_path, is_object, listing, parse_listing, remote_id
 from tasks.core.files import write_text
 from tasks.core.sources.forgotten import Kind, mark
@@ -26,9 +27,9 @@ from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
 FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
 CORPORA = ("data/corpus", "data/pseudo")
-NONE = tuple(
-    f"data/{name}/"
-    for name in ("encoders", "rerankers", "state", "curves", "pretrain_curves", "metrics", "index_metrics", "latency", "studies")
+NONE = (
+    *("data/encoders/", "data/rerankers/", "data/state/", "data/tokenizer/", "data/curves/", "data/pretrain_curves/"),
+    *("data/metrics/", "data/index_metrics/", "data/latency/", "data/studies/"),
 )
 OF: Mapping[Kind, tuple[str, ...]] = {  # outs that hold only one kind of record
     "document": tuple(
@@ -52,6 +53,17 @@ class Remote:
     root: str  # of the remote
     places: Mapping[str, str]
     runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def delete(self, oids: Collection[str]) -> list[str]:
+        """Remove those of the objects `oids` that are there, listings first; return their paths."""
+        places = [self.places[oid] for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")) if oid in self.places]
+        existing = [place for place in places if self.fs.exists(place)]
+        if existing:
+            from dvc_data.hashfile.db import get_index
+
+            self.fs.remove(existing)
+            get_index(self.odb).clear()
+        return existing
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,7 @@ class Holdings:
     ids: set[str] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     clean: set[str] = field(default_factory=set)
+    clean_corpora: set[tuple[str, str]] = field(default_factory=set)  # that were read in full and have none of the records
     unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
 
     def save(self, place: Path) -> None:
@@ -166,7 +179,10 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, t
             if path in CORPORA:
                 corpora[path, oid] = corpora.get((path, oid), False) or entry.own
     for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first: their texts decide about the others
+        unread_before = len(holdings.unread)
         corpus_texts = _texts(path, oid, store, marks=marks, holdings=holdings)
+        if not corpus_texts and len(holdings.unread) == unread_before:
+            holdings.clean_corpora.add((path, oid))
         if corpus_texts and (corpora[path, oid] or corpus_texts & holdings.texts):
             holdings.texts |= corpus_texts
             holdings.outs.add((path, oid))
@@ -182,15 +198,17 @@ def known_marks(entries: Iterable[Entry], store: Store, marks: Collection[str]) 
     return found
 
 
-def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, holdings: Holdings) -> list[str]:
-    """Records with the text of a marked one under another id, in this project's corpora that hold marked ones: document:ID, query:ID."""
-    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & holdings.outs
+def same_texts(
+    entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str], outs: Collection[tuple[str, str]]
+) -> list[str]:
+    """Records with one of the `texts` of marked ones under another id, in this project's corpora among `outs`: document:ID, query:ID."""
+    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA and out in outs}
     others = set[str]()
-    texts = pa.array(sorted(holdings.texts), pa.string())
+    wanted = as_cells(texts)
     for path, oid in corpora:
         for kind, batch in _records(path, oid, store, unread=[]):
-            matches = [pc.is_in(batch[name], texts) for name in batch.schema.names if name != "id"]
-            same = [row["id"] for row in batch.filter(reduce(pc.or_, matches)).to_pylist() if _text(row) in holdings.texts]
+            matches = [pc.is_in(batch[name].cast(pa.binary()), wanted) for name in batch.schema.names if name != "id"]
+            same = [row["id"] for row in batch.filter(reduce(pc.or_, matches)).to_pylist() if _text(row) in texts]
             others |= {f"{kind}:{record_id}" for record_id in same if mark(kind, record_id) not in marks}
     return sorted(others)
 
@@ -236,21 +254,37 @@ def _text(row: Mapping[str, str]) -> str:
 
 
 def _add_dependents(entries: Sequence[Entry], store: Store, holdings: Holdings, *, kinds: Collection[Kind]) -> None:
-    """Add to `found.outs` the outs of every entry that read one of them, directly or through others."""
+    """Add to `holdings.outs` the outs of every entry that read one of them, directly or through others, except what is `_clean`."""
     readers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in entries:
         for dep in entry.deps():
             readers[dep].append(entry)
-    read = {path for path, _ in readers}
+    read = {path for path, _ in readers if may_hold(path, kinds)}
+    clean = _clean(entries, store, holdings.clean_corpora, read=read)
     waiting = list(holdings.outs)
     while waiting:
         path, oid = waiting.pop()
-        for dep in _as_read(path, oid, store, read=[dep_path for dep_path in read if may_hold(dep_path, kinds)]):
+        for dep in {*_as_read(path, oid, store, read=read)} - clean:
             for entry in readers.get(dep, ()):
-                for out in entry.outs():
-                    if out not in holdings.outs and may_hold(out[0], kinds):
+                for out in {*entry.outs()} - holdings.outs - clean:
+                    if may_hold(out[0], kinds):
                         holdings.outs.add(out)
                         waiting.append(out)
+
+
+def _clean(entries: Sequence[Entry], store: Store, corpora: Collection[tuple[str, str]], *, read: Collection[str]) -> set[tuple[str, str]]:
+    """What was made from the clean `corpora`, and from nothing else in `read`, as dependencies may name it. It holds no record, even if an
+    equal file, such as the judgments of dev, is part of a corpus that has one.
+    """
+    clean = {part for path, oid in corpora for part in _as_read(path, oid, store, read=read)}
+    waiting = [entry for entry in entries if any(entry.deps()) and not any(path in CORPORA for path, _ in entry.outs())]
+    while True:
+        ready = [all(dep in clean or dep[0] not in read for dep in entry.deps()) for entry in waiting]
+        if not any(ready):
+            return clean
+        outs = {out for entry, is_ready in zip(waiting, ready, strict=True) if is_ready for out in entry.outs()}
+        clean |= {part for path, oid in outs for part in _as_read(path, oid, store, read=read)}
+        waiting = [entry for entry, is_ready in zip(waiting, ready, strict=True) if not is_ready]
 
 
 def _as_read(path: str, oid: str, store: Store, *, read: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.process.processes import ask
 from flows.repository.git import git
+from tasks.core.errors import UserError
 from tasks.core.params.sections import read_yaml
 from tasks.core.plurals import counted
 from tasks.core.sources.datasets import local_path
@@ -30,18 +31,24 @@ def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 def inbox_entries() -> list[Path]:
     """The entries of the inbox, by name; none without an inbox."""
-    settings = read_yaml(SETTINGS) if SETTINGS.exists() else {}
-    inbox = (settings.get("intake") or {}).get("inbox")
-    return sorted(path.absolute() for path in local_path(inbox).glob("*")) if inbox else []
+    inbox = _section(SETTINGS, "intake").get("inbox")
+    return sorted(path.absolute() for path in local_path(str(inbox)).glob("*")) if inbox else []
 
 
 def source_places(tree: Path) -> list[Path]:
-    """Where the texts of a working tree come from: data sets, articles, and the inbox. None that has all of data/ in it, too."""
-    params, settings = (read_yaml(tree / name) if (tree / name).exists() else {} for name in ("params.yaml", SETTINGS))
-    entries = [params.get("dataset"), params.get("articles"), *(params.get("extra") or {}).values()]
-    specs = [entry if isinstance(entry, str) else str((entry or {}).get("source", "")) for entry in entries]
+    """Where the texts of a working tree come from: data sets, articles, and the inbox. None that has all of data/ in it, too.
+
+    UserError if its params.yaml or retraining.yaml is invalid.
+    """
+    params = tree / "params.yaml"
+    extra = _section(params, "extra")
+    sources = [_section(params, "dataset").get("source"), _section(params, "articles").get("source")]
+    sources += [
+        entry if isinstance(entry, str) else _mapping(entry, f"{params}: extra.{name}").get("source") for name, entry in extra.items()
+    ]
+    specs = [str(source or "") for source in sources]
     names = [file_and_columns(place)[0] if kind == "pairs" else place for kind, _, place in (spec.partition(":") for spec in specs)]
-    names.append(str((settings.get("intake") or {}).get("inbox") or ""))
+    names.append(str(_section(tree / SETTINGS, "intake").get("inbox") or ""))
     places = [(tree / local_path(name.strip())).resolve() for name in names if name.strip()]
     return [place for place in places if not (tree / "data").resolve().is_relative_to(place)]
 
@@ -76,4 +83,15 @@ def source_notes(lines: Mapping[str, int], pairs: Mapping[str, int], unread: Seq
 
 
 def _source() -> str:
-    return str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", ""))
+    return str(_section(Path("params.yaml"), "dataset").get("source", ""))
+
+
+def _section(file: Path, name: str) -> Mapping[str, Any]:
+    """A section of a YAML file; empty without the file or the section. UserError if it is invalid."""
+    return _mapping((read_yaml(file) if file.exists() else {}).get(name), f"{file}: {name}")
+
+
+def _mapping(value: Any, place: str) -> Mapping[str, Any]:
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"{place}: found {value!r}, expected a mapping; fix it")
+    return value or {}

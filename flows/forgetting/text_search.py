@@ -18,12 +18,16 @@ from tasks.core.tables.parquet import UNREADABLE, open_parquet
 LEAST, LONGEST = 24, 60  # characters of a text's start that are searched as bytes; a text shorter than LEAST is found only in Parquet cells
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
 BLOCK = 1 << 20  # bytes of an unpacked file that are searched at a time
+TEXT_TYPES = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+)
 UNSEEN = (".git", ".venv", "__pycache__", "node_modules")
 
 
 @dataclass(frozen=True)
 class Needles:
-    """What to look for: whole cells of Parquet tables, and as bytes the start of each text, in every form of `_forms`.
+    """What to look for, as bytes: whole cells of Parquet tables, and the start of each text, in every form of `_forms`.
 
     `long_cells`: those of LEAST characters or more, which alone count in lists and records. An answer of one word says nothing.
     """
@@ -38,7 +42,12 @@ def needles(texts: Iterable[str], *, whole: bool = False) -> Needles:
     texts = sorted(texts)
     long_texts = [text for text in texts if len(text.strip()) >= LEAST]
     forms = {form for text in long_texts for form in _forms(text.strip()[: None if whole else LONGEST])}
-    return Needles(pa.array(texts, pa.string()), pa.array(long_texts, pa.string()), tuple(sorted(forms)))
+    return Needles(as_cells(texts), as_cells(long_texts), tuple(sorted(forms)))
+
+
+def as_cells(texts: Iterable[str]) -> pa.Array:
+    """Texts as bytes, to be compared with columns of any type of text. One of the user's own files may have half a character."""
+    return pa.array([text.encode(errors="surrogatepass") for text in texts], pa.binary())
 
 
 def _forms(text: str) -> set[bytes]:
@@ -93,12 +102,12 @@ def _in_parquet(path: Path, wanted: Needles) -> bool:
 
 
 def _has_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds strings, at any depth."""
+    """Whether a column of this type holds strings, or bytes, which some writers do not mark as strings, at any depth."""
     if pa.types.is_dictionary(kind):
         return _has_text(kind.value_type)
     if pa.types.is_nested(kind):
         return any(_has_text(kind.field(index).type) for index in range(kind.num_fields))
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return any(is_kind(kind) for is_kind in TEXT_TYPES)
 
 
 def _in_column(column: pa.Array, cells: pa.Array, wanted: Needles) -> bool:
@@ -112,7 +121,7 @@ def _in_column(column: pa.Array, cells: pa.Array, wanted: Needles) -> bool:
     if pa.types.is_nested(column.type):
         parts = column.flatten() if pa.types.is_struct(column.type) else [column.flatten()]
         return any(_in_column(part, wanted.long_cells, wanted) for part in parts)
-    return bool(pc.any(pc.is_in(column.cast(pa.string()), value_set=cells)).as_py())
+    return bool(pc.any(pc.is_in(column.cast(pa.binary()), value_set=cells)).as_py())
 
 
 def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
@@ -123,7 +132,7 @@ def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
 
 
 def having_texts(paths: Iterable[Path], wanted: Needles, unreadable: Callable[[Path], None]) -> Iterator[Path]:
-    """The files that have one of the texts. `unreadable` gets each that cannot be read or is corrupt. One that is gone has none."""
+    """The files that have one of the texts. `unreadable` gets the unreadable and corrupt ones; a file that is gone meanwhile has none."""
     for path in paths:
         try:
             if contains_any(path, wanted):

@@ -274,23 +274,20 @@ def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool
 
 
 def remote_runs(remote: Any, root: Path, needs: Needs) -> dict[str, Mapping[str, Any]]:
-    """Every entry of a remote's run cache, by its path there. Those that the cache `root` lacks are not added to it.
+    """Every entry of a remote's run cache, by its path there. Those that the cache `root` lacks, or has truncated, are not added to it.
 
     The names of outs, of entries in the cache too, are added to `needs`.
     """
     from dvc.fs import LocalFileSystem
 
     source = Place(remote.fs, remote.fs.join(remote.path, "runs"))
-    names, entries = source.names(), dict[str, Mapping[str, Any]]()
+    names = source.names()
     with TemporaryDirectory() as folder:
-        here, fetched = (Place(LocalFileSystem(), str(Path(place, "runs"))) for place in (root, folder))
-        copy(source, fetched, sorted(names - here.names()))
-        for place in (here, fetched):
-            for path, entry in recorded_runs(Path(place.folder).parent, needs):
-                name = path.relative_to(place.folder).as_posix()
-                if name in names:
-                    entries[remote.fs.join(source.folder, *name.split("/"))] = entry
-    return entries
+        entries = {path.relative_to(root / "runs").as_posix(): entry for path, entry in recorded_runs(root, needs)}
+        copied = Path(folder, "runs")
+        copy(source, Place(LocalFileSystem(), str(copied)), sorted(names - entries.keys()))
+        entries |= {path.relative_to(copied).as_posix(): entry for path, entry in recorded_runs(copied.parent, needs)}
+    return {remote.fs.join(source.folder, *name.split("/")): entries[name] for name in names & entries.keys()}
 
 
 def _unfinished(fs: Any, place: str, paths: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.forgetting.final_check import check
-from flows.forgetting.holdings import Store
+from flows.forgetting.holdings import FOUND, Store
 
 
 def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
@@ -52,3 +52,35 @@ def test_files_of_sources_below_data_stay(tmp_path: Path, source: str) -> None:
     remaining = check([text], Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], folders=[], tell=lambda _: None)
     assert {path.relative_to(tmp_path / "data").as_posix() for path in remaining} == own
     assert {path.relative_to(tmp_path / "data").as_posix() for path in (tmp_path / "data").rglob("*") if path.is_file()} == own
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("params.yaml", "dataset: [\n"),
+        ("params.yaml", "- a\n"),
+        ("params.yaml", "dataset: [beir]\n"),
+        ("params.yaml", "extra: [a]\n"),
+        ("params.yaml", "extra: {one: [a]}\n"),
+        ("retraining.yaml", "intake: inbox\n"),
+        ("dvc.yaml", "stages: {report: {outs: }}\n"),
+        ("dvc.yaml", "stages: {report: {outs: [{}]}}\n"),
+    ],
+)
+def test_invalid_settings_of_another_project_stop_nothing(tmp_path: Path, file: str, text: str) -> None:
+    """Nor is a file of its data/ removed, since it may be a source's. What an unfinished `forget` there looks for is its own."""
+    secret = "a text that is long enough to be looked for"
+    names = {"broken": {"data/mine/corpus.csv"}, "fine": {"data/report/report.html", "notes.txt"}}
+    for tree, files in names.items():
+        for name in (*files, ".retemper/run.log", FOUND):
+            (tmp_path / tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / tree / name).write_text(secret)
+        (tmp_path / tree / "dvc.yaml").write_text("stages: {report: {outs: [data/report, data/mine]}}")
+    (tmp_path / "broken" / file).write_text(text)
+    trees = [tmp_path / tree for tree in names]
+    remaining = check([secret], Store(tmp_path / "none"), tmp_path / "none", trees=trees, folders=[], tell=lambda _: None)
+    assert remaining == [tmp_path / "broken/data/mine/corpus.csv", tmp_path / "fine/notes.txt"]
+    assert all(path.exists() for path in (*remaining, *(tree / FOUND for tree in trees)))
+    assert not any(
+        (tmp_path / name).exists() for name in ("broken/.retemper/run.log", "fine/.retemper/run.log", "fine/data/report/report.html")
+    )

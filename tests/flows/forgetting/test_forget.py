@@ -7,20 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from flows.forgetting import forget, holdings, own_tables
-from flows.forgetting.holdings import Entry, Remote, Store
 from flows.repository.lock import read_lock
-from flows.storage.cache import file_md5, folder_digest, object_path
+from flows.storage.cache import file_md5, object_path
 from tasks.core.sources.forgotten import mark, read_marks
-from tasks.core.tables.parquet import write_table
-from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.text.plain import digest
 
 
@@ -164,10 +159,14 @@ def test_a_text_that_stays_is_looked_for_again(dvc_project: Any, tiny_corpus: An
     for arguments in ((document,), ()):  # the second time, no corpus has the text
         result = dvc_project.retemper("forget", *arguments, "--yes")
         assert result.status == 1 and f"{Path('notes/mine.txt').absolute()}: still has the text" in result.out, result
-        assert str(holdings.FOUND) in result.out and holdings.FOUND.exists()
+        assert str(holdings.FOUND) in result.out and "Next: git add" not in result.out
+        found = holdings.Holdings.load(holdings.FOUND)
+        assert (found.outs, found.oids, found.ids, found.texts) == (set(), {}, {document}, {tiny_corpus.documents[document][1]}), (
+            "what is made again with the same digest stays"
+        )
     Path("notes/mine.txt").unlink()
     result = dvc_project.retemper("forget", "--yes")
-    assert result.status == 0 and not holdings.FOUND.exists(), result
+    assert result.status == 0 and not holdings.FOUND.exists() and "Next: git add" in result.out, result
 
 
 def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
@@ -175,121 +174,6 @@ def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
         result = dvc_project.retemper("forget", *arguments, "--dry-run")
         assert (result.status, len(result.err.strip().splitlines())) == (2, 1), result
         assert message in result.err
-
-
-def add(objects: Path, write: Any, ending: str = "") -> str:
-    """Add an object; returns its digest."""
-    written = objects / "written"
-    write(written)
-    oid = file_md5(written) + ending
-    path = object_path(objects, oid)
-    path.parent.mkdir(exist_ok=True)
-    written.replace(path)
-    return oid
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
-def add_corpus(store: Store, texts: dict[str, str]) -> str:
-    """A corpus of these documents and one query in the store; its digest."""
-    tables = {
-        "documents.parquet": (DOCUMENTS, [{"id": i, "title": "", "text": text} for i, text in texts.items()]),
-        "queries/train.parquet": (QUERIES, [{"id": "q1", "text": "who", "answers": []}]),
-    }
-    files = {
-        file: add(store.objects, lambda path, schema=schema, rows=rows: write_table(path, schema, [pa.Table.from_pylist(rows, schema)]))
-        for file, (schema, rows) in tables.items()
-    }
-    return add_listing(store, files)
-
-
-def documents_of(store: Store, oid: str) -> str:
-    return store.listing(oid)["documents.parquet"]
-
-
-def add_listing(store: Store, files: dict[str, str]) -> str:
-    entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
-    return add(store.objects, lambda path: path.write_text(json.dumps(entries)), ".dir")
-
-
-def entry(own: bool, reads: dict[str, str], **makes: str) -> Entry:
-    return Entry(
-        {
-            "deps": [{"path": path, "md5": oid} for path, oid in reads.items()],
-            "outs": [{"path": f"data/{name.replace('__', '/')}", "md5": oid} for name, oid in makes.items()],
-        },
-        own,
-    )
-
-
-def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> None:
-    old, new = add_corpus(store, {"d1": "secret of one", "d2": "two"}), add_corpus(store, {"d2": "two"})
-    tokens = add_listing(store, {"documents/tokens.bin": "t1", "queries/train/tokens.bin": "t2"})
-    clean = add_listing(store, {"documents/tokens.bin": "t3", "queries/train/tokens.bin": "t2"})
-    entries = [
-        entry(True, {}, corpus=old),
-        entry(False, {}, corpus=new),
-        entry(False, {"data/corpus": old}, tokens=tokens),
-        entry(False, {"data/corpus": new}, tokens=clean),
-        entry(False, {"data/tokens/documents": folder_digest({"tokens.bin": "t1"})}, encoders__a="e1", runs__a="r1"),
-        entry(False, {"data/tokens/documents": folder_digest({"tokens.bin": "t3"})}, encoders__b="e2", runs__b="r2"),
-        entry(False, {"data/encoders/a": "e1"}, metrics__a="m1", runs__elsewhere="r3"),
-    ]
-    of_document = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
-    assert of_document.oids.keys() == {old, documents_of(store, old), tokens, "t1", "r1"}, (
-        "neither weights, nor what they alone made, nor queries"
-    )
-    assert (of_document.texts, of_document.ids) == ({"secret of one"}, {"d1"})
-    of_query = holdings.find(entries, store, {mark("query", "q1")}, kinds=["query"])
-    assert {"t2", tokens, clean, old, new} <= of_query.oids.keys()
-    assert not {"t1", "t3", "r1", documents_of(store, old)} & of_query.oids.keys(), "documents hold no query"
-
-
-def test_the_same_id_of_another_projects_data_is_another_record(store: Store) -> None:
-    ours, theirs, copy = (add_corpus(store, {"d1": "ours"} | more) for more in ({}, {"d1": "theirs"}, {"d2": "two"}))
-    entries = [entry(True, {}, corpus=ours), entry(False, {}, corpus=theirs), entry(False, {}, pseudo=copy)]
-    result = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
-    assert result.outs == {("data/corpus", ours), ("data/pseudo", copy)}
-    assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, kinds=["document"]).unread == ["data/corpus gone.dir"]
-
-
-def test_the_same_text_under_another_id_is_named(store: Store) -> None:
-    ours, older, theirs = (add_corpus(store, {"d1": "who", **more}) for more in ({"d2": "who", "d3": "x"}, {"d4": "who"}, {"d5": "who"}))
-    free = add_corpus(store, {"d6": "who"})
-    entries = [entry(own, {}, corpus=oid) for own, oid in ((True, ours), (True, older), (False, theirs), (True, free))]
-    marks = {mark("document", "d1"), mark("document", "d4")}
-    result = holdings.find(entries, store, marks, kinds=["document"])
-    assert holdings.same_texts(entries, store, marks, holdings=result) == ["document:d2", "query:q1"]
-    other_marks = {mark("document", "d3")}
-    assert holdings.same_texts(entries, store, other_marks, holdings=holdings.find(entries, store, other_marks, kinds=["document"])) == []
-
-
-def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    oid = add_corpus(store, {f"d{number}": f"text {number}" for number in range(20_000)})
-    monkeypatch.setattr(pq, "read_table", pytest.fail)  # the whole of it in memory
-    result = holdings.holders([entry(True, {}, corpus=oid)], store, {mark("document", "d5"), mark("document", "d19999")})
-    assert (result.ids, result.texts) == ({"d5", "d19999"}, {"text 5", "text 19999"}), "of the first and of the last batch"
-
-
-def test_a_corrupt_object_is_read_from_a_remote(store: Store, tmp_path: Path) -> None:
-    """A corpus whose documents differ by a byte would seem to hold no record."""
-    oid = add_corpus(store, {"d1": "secret of one"})
-    local_file, remote_file = object_path(store.objects, documents_of(store, oid)), tmp_path / "remote"
-    local_file.rename(remote_file)
-    write_table(local_file, DOCUMENTS, [])
-    entries, marks = [entry(True, {}, corpus=oid)], {mark("document", "d1")}
-    result = holdings.find(entries, store, marks, kinds=["document"])
-    assert (result.texts, len(result.unread)) == (set(), 1)
-
-    def store_with_remote(file: Path) -> Store:
-        places = SimpleNamespace(fs=SimpleNamespace(cat_file=lambda path: Path(path).read_bytes()))
-        return Store(store.objects, [Remote("origin", places, None, "", {documents_of(store, oid): str(file)})])
-
-    assert holdings.find(entries, store_with_remote(remote_file), marks, kinds=["document"]).texts == {"secret of one"}
-    assert len(holdings.find(entries, store_with_remote(local_file), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
 
 
 def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

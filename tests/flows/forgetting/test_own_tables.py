@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.forgetting import own_tables
+from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import mark
 
 
@@ -36,3 +37,12 @@ def test_malformed_files_of_the_inbox_are_named_and_stop_nothing(tmp_path: Path,
     notes = list(own_tables.source_notes({}, {}, answer["unread"]))
     assert notes[-1].endswith("the records is unknown: inbox/1/corpus.csv, inbox/2/corpus.jsonl")
     assert {name: (tmp_path / "inbox" / name).read_text() for name in files} == {**files, "3/corpus.csv": "id,text\n"}
+
+
+@pytest.mark.parametrize(("file", "section"), [("retraining.yaml", "intake"), ("params.yaml", "dataset")])
+def test_a_section_that_is_no_mapping_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, section: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
+    (tmp_path / file).write_text(f"{section}: inbox\n")
+    with pytest.raises(UserError, match=rf"^{file}: {section}: found 'inbox', expected a mapping; fix it$"):
+        list(own_tables.own_sources())

@@ -31,6 +31,7 @@ def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> Non
     subprocess.run(["gzip", "-k", "line.jsonl"], cwd=tmp_path, check=True)
     assert found(tmp_path, text) == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
     assert found(tmp_path) == set()
+    assert found(tmp_path, text, "half a character: \ud800") == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
 
 
 def test_every_form_of_a_text_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +47,7 @@ def test_every_form_of_a_text_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     assert found(tmp_path, text) == {"utf8.jsonl", "ascii.jsonl", "table.csv", *(f"lines{start}.gz" for start in range(4))}
 
 
-def test_texts_in_lists_records_and_dictionaries_are_found(tmp_path: Path) -> None:
+def test_texts_in_columns_of_every_type_are_found(tmp_path: Path) -> None:
     text = "a text that is long enough to be looked for"
     columns = {
         "list": pa.array([["x", text], []]),
@@ -55,11 +56,16 @@ def test_texts_in_lists_records_and_dictionaries_are_found(tmp_path: Path) -> No
         "dictionary": pa.array([text, "x", text]).dictionary_encode(),
         "short": pa.array(["who", "x"]).dictionary_encode(),
         "answers": pa.array([["who"], ["x"]]),
+        "large": pa.array([text, "x"], pa.large_string()),
+        "view": pa.array([text, "x"], pa.string_view()),
+        "bytes": pa.array([b"\xff", text.encode(), None]),
+        "large bytes": pa.array([[text.encode()]], pa.list_(pa.large_binary())),
+        "other bytes": pa.array([b"\xff", b"who?"]),
         "other": pa.array([[1, 2], [3]]),
     }
     for name, column in columns.items():
         pq.write_table(pa.table({name: column}), tmp_path / name)
-    assert found(tmp_path, text, "who") == {"list", "record", "map", "dictionary", "short"}, "an answer of one word is not the record"
+    assert found(tmp_path, text, "who") == columns.keys() - {"answers", "other bytes", "other"}, "an answer of one word is not the record"
 
 
 def test_a_corrupt_file_is_searched_as_bytes_and_named_if_they_have_no_text(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dvc.fs import LocalFileSystem
 
 from flows.process import locks
 from flows.storage import cache as integrity
@@ -302,6 +304,22 @@ def test_runs_that_only_a_remote_has_are_removed_there_and_not_copied_here(root:
     project.gc("team")
     assert names_in(root / ".dvc/cache") == names_in(remote) == {"needed"}
     assert not integrity.object_path(remote / "files/md5", oids["lost"]).exists()
+
+
+def test_a_truncated_record_of_a_run_does_not_hide_the_remotes(tmp_path: Path) -> None:
+    text = "cmd: x\nouts:\n- path: data/a\n  md5: one\n"
+    runs = {"here": {"same": text, "truncated": text[: text.index("5: one")]}, "team": {"same": text, "truncated": text, "theirs": text}}
+    for place, texts in runs.items():
+        for name, content in texts.items():
+            path = tmp_path / place / "runs/ab/abc" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    needs = gc.Needs()
+    remote = SimpleNamespace(fs=LocalFileSystem(), path=str(tmp_path / "team"))
+    entries = gc.remote_runs(remote, tmp_path / "here", needs)
+    entry = {"cmd": "x", "outs": [{"path": "data/a", "md5": "one"}]}
+    assert entries == {str(tmp_path / "team/runs/ab/abc" / name): entry for name in runs["team"]}
+    assert needs.names == {"one": "an earlier data/a"}
 
 
 def test_what_the_remote_is_still_to_be_sent_stays(
