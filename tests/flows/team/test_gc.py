@@ -6,14 +6,12 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.process import locks
-from flows.repository.git import git
 from flows.storage import cache as integrity
 from flows.team import gc, remotes
 from tasks.core.errors import UserError
@@ -363,33 +361,3 @@ def test_a_link_to_a_cache_is_not_this_projects_own(tmp_path: Path, monkeypatch:
         gc.users_of(cache)
     remotes.register(tmp_path / "shared", Path.cwd())
     assert gc.users_of(cache) == ([Path.cwd()], [Path.cwd()])
-
-
-@pytest.mark.parametrize("place", ["submodule", "separate"])
-def test_what_an_uncommitted_lock_names_stays_where_git_is_elsewhere(root: Path, tmp_path: Path, place: str) -> None:
-    """git lists its own folder as the main working tree of these: gc removed what a run there had just computed."""
-    project = tmp_path / "super/toy"
-    project.parent.mkdir()
-    if place == "submodule":
-        git("init", "--quiet", folder=project.parent)
-        git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(root), "toy", folder=project.parent)
-    else:
-        git("clone", "--quiet", "--separate-git-dir", str(tmp_path / "git"), str(root), str(project), folder=tmp_path)
-    oids = {content: add_object(project / ".dvc/cache/files/md5", content) for content in (b"needed", b"garbage")}
-    out = f"outs: [{{path: data/x, hash: md5, md5: {oids[b'needed']}}}]"
-    (project / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  prepare: {{cmd: x, {out}}}\n")
-    with chdir(project):
-        with locks.hold_run_lock(), pytest.raises(UserError, match=r"run\.lock: another run is in progress in this folder"):
-            gc.collect(False, None, print)
-        gc.collect(False, None, print)
-    present = [integrity.object_path(project / ".dvc/cache/files/md5", oid).exists() for oid in oids.values()]
-    assert present == [True, False]
-
-
-def test_after_a_first_run_that_failed_all_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leaves an empty copy of the dvc.lock that there was not: no user of the shared cache could collect garbage."""
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["git", "init", "--quiet"], check=True)
-    locks.remember()
-    locks.DVC_LOCK.write_text("schema: '2.0'\nstages:\n  prepare: {cmd: x, outs: [{path: data/x, hash: md5, md5: now}]}\n")
-    assert gc.find_needs([], [tmp_path]).oids == {"now"}
