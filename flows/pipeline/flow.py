@@ -33,6 +33,7 @@ from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
 from flows.results import generations, metrics
+from flows.storage.frozen import COPIES, GRAPH
 from flows.storage.remote import WARNING
 from tasks.core.errors import DiskError, Problem, UserError, disk_fault, printable
 from tasks.core.files import write_json
@@ -172,7 +173,7 @@ class Crew:
             began = time.time()
             code_env = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
             env = env | _source_environment(stage)
-            env |= {**self.python, **code_env, **self.display.environment, **environments.begin(name)}
+            env |= {**self.python, **code_env, GRAPH: str(COPIES.absolute()), **self.display.environment, **environments.begin(name)}
             outcome = run_stage(name, self.processes, tell, pull=self.plan.reached, env=env)
             costs = environments.cost(name)
             device = timing.device_name(env, stage.slot)

@@ -18,6 +18,7 @@ from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_statu
 from flows.repository.lock import Lock, read_blob, read_lock
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.storage import cache, forgettings, makings
+from flows.storage.frozen import keep_graph
 from flows.storage.patches import check_by_content, durably
 from flows.team import sync
 from tasks.core.errors import UserError
@@ -117,6 +118,8 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     code = freeze()
+    if not dry:
+        keep_graph()
     provenance = {} if dry else makings.current_provenance()
     locks.repair()
     if not dry and (message := _restore_lock()):

@@ -9,6 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from flows.process.locks import BEFORE
 from flows.repository.git import git
 from tasks.core.errors import UserError
 from tasks.core.params.safe_yaml import parse_yaml, refuse_bomb
@@ -76,11 +77,14 @@ def parse_lock(text: str, where: str) -> Lock:
 
 
 def read_lock(path: Path = Path(LOCK)) -> Lock:
-    """The dvc.lock of a working tree; empty if it does not exist yet. UserError if it is invalid, or emptied by a kill."""
+    """The dvc.lock of a working tree; empty if it does not exist yet. UserError if it is invalid, or emptied by a kill.
+
+    The copy from before a project's first run is empty.
+    """
     if not path.exists():
         return {}
     text = path.read_text(encoding="utf-8")
-    if path.name == LOCK and text.strip() in ("", "{}"):
+    if path.name == LOCK and path.parts[-2:] != BEFORE.parts and text.strip() in ("", "{}"):
         raise UserError(f"{path}: found no stages in it, expected those of the last run; git checkout it, or run retemper run")
     return parse_lock(text, str(path))
 
@@ -177,11 +181,21 @@ def parse_dvc_file(text: str, where: str) -> Lock:
         raise UserError(f"{where}: invalid .dvc file ({' '.join(str(error).split())[:100]}); git checkout it") from None
 
 
-def worktrees(folder: Path | None = None) -> list[Path]:
-    """The project's folder in every working tree of the repository that still exists."""
-    prefix = git("rev-parse", "--show-prefix", folder=folder)
-    listed = git("worktree", "list", "--porcelain", folder=folder).splitlines()
-    trees = [Path(line.removeprefix("worktree ")) / prefix for line in listed if line.startswith("worktree ")]
+def worktrees(folder: Path | None = None, *, all_known: bool = False) -> list[Path]:
+    """The project's folder in every working tree of the repository that still exists, the main one first, and `folder`'s own always.
+
+    Where git's folder is not in the main tree, git lists that folder in its place: in a submodule, and after `git init
+    --separate-git-dir`. From other trees of the latter, the main one is unknown. With `all_known`, that is a UserError.
+    """
+    words = ("--path-format=absolute", "--show-toplevel", "--git-dir", "--git-common-dir", "--show-prefix")
+    top, own, common, prefix = git("rev-parse", *words, folder=folder).split("\n")
+    entries = [entry.splitlines() for entry in git("worktree", "list", "--porcelain", folder=folder).split("\n\n")]
+    main, *others = [Path(entry[0].removeprefix("worktree ")) for entry in entries]
+    if main.resolve() == Path(common) and "bare" not in entries[0]:
+        main = Path(top) if own == common else Path(common, git("config", "core.worktree", folder=folder, check=False))  # of a submodule
+        if main == Path(common) and all_known:
+            raise UserError(f"{top}: git does not know the main working tree of {common}; run this there")
+    trees = dict.fromkeys((tree / prefix).resolve() for tree in (main, *others, Path(top)))
     return [tree for tree in trees if (tree / ".dvc").is_dir()]
 
 

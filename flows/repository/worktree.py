@@ -45,8 +45,8 @@ def make_worktree(tree: Path, commit: str, project: Path = Path(), *, clean: boo
     top = tree.resolve()
     if not is_worktree(top, Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=project))):
         shutil.rmtree(top, ignore_errors=True)
-        git("worktree", "prune", folder=project)
-        git("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit, folder=project)
+        again = ("--force", "--force")  # also if it is registered, or locked by a killed `git worktree add`
+        git("worktree", "add", *again, "--detach", "--no-checkout", str(top), commit, folder=project)
     Path(git("rev-parse", "--absolute-git-dir", folder=top), "index.lock").unlink(missing_ok=True)  # left by a process that was killed
     git("checkout", "--quiet", "--force", "--detach", commit, folder=top)
     second = top / git("rev-parse", "--show-prefix", folder=project)
@@ -58,9 +58,16 @@ def make_worktree(tree: Path, commit: str, project: Path = Path(), *, clean: boo
 
 
 def remove_worktree(tree: Path) -> None:
-    """Remove a worktree of the current folder's repository, even a half-made one."""
+    """Remove a worktree of the current folder's repository, even a half-made one, or a folder with worktrees in it.
+
+    `git worktree prune` would also forget worktrees of the user whose drive is not mounted now.
+    """
+    root = tree.resolve()
     shutil.rmtree(tree, ignore_errors=True)
-    git("worktree", "prune", check=False)
+    for line in git("worktree", "list", "--porcelain", check=False).splitlines():
+        listed = line.removeprefix("worktree ")
+        if listed != line and Path(listed).is_relative_to(root):
+            git("worktree", "remove", "--force", "--force", listed, check=False)
 
 
 def temp_tree(command: str) -> Path:
@@ -116,7 +123,7 @@ class Changes:
 def read_changes(commit: str) -> Changes:
     """Read the uncommitted changes of tracked files, new code, dvc.lock, and data/source.json."""
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
-    diff = git("diff", "--binary", "--relative", *plain, commit)
+    diff = git("diff", "--binary", "--no-relative", *plain, commit, "--", ".")  # git apply reads paths from the top of the repository
     new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
     existing = [Path(name) for name in [*filter(None, new), LOCK, SOURCE] if Path(name).is_file()]
     return Changes(diff, {str(path): (path.read_bytes(), path.stat().st_mode) for path in existing})

@@ -1,13 +1,15 @@
-"""Find artifacts of different generations, from dvc.lock alone: whether each stage ran on the inputs that dvc.lock has now.
+"""Find artifacts of different generations, by dvc.lock and the cache: whether each stage ran on the inputs that dvc.lock has now.
 
 A run that was stopped, failed, or was limited to some stages leaves later stages as they were.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 from flows.repository.lock import Lock, corpus_of, out_digests, out_makers, parameters, read_lock, stages_in_graph
 from flows.results.metrics import METRICS, Metrics
+from flows.storage.cache import cache_folder, digest_of
 from tasks.core.errors import UserError
 
 SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # outs that must match, in addition to the tokens' corpus
@@ -22,13 +24,13 @@ def current_lock() -> Lock:
 def outdated(lock: Lock) -> dict[str, str]:
     """Map each stale stage to the input, direct or upstream, that has since been replaced.
 
-    A dep within an out (data/corpus/qrels) has a digest of its own, which dvc.lock alone cannot compare with the out's.
+    A dep within an out (data/corpus/qrels) is compared if the cache has the listing of that out.
     """
-    makers, digests, replaced = out_makers(lock), out_digests(lock), dict[str, str]()
+    makers, replaced, current = out_makers(lock), dict[str, str](), _current(out_digests(lock))
 
     def look(name: str) -> str:
         if name not in replaced:
-            replaced[name] = _replaced(lock, name, digests)
+            replaced[name] = _replaced(lock, name, current)
             for dep in lock[name].get("deps", []):
                 place = Path(dep["path"])
                 maker = next((makers[str(path)] for path in (place, *place.parents) if str(path) in makers), None)
@@ -62,10 +64,10 @@ def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: 
     stages += ["bm25", "retrieve_bm25"] if model == "bm25" else []
     stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore")] if measured or retrieved else []
     stages += [f"{stage}@{model}" for stage in ("evaluate", "evaluate_adore", "evaluate_fuse")] if measured else []
-    read = ("data/corpus", "data/pseudo", "data/candidates", *(f"data/runs/{name}" for name in (model, *parts)))
-    digests = {path: digest for path, digest in out_digests(lock).items() if path.startswith(SERVED) or path in read}
+    read = ("data/corpus", "data/pseudo", "data/tokens", "data/candidates", *(f"data/runs/{name}" for name in (model, *parts)))
+    current = _current({path: digest for path, digest in out_digests(lock).items() if path.startswith(SERVED) or path in read})
     for name in stages:
-        if name in lock and (path := _replaced(lock, name, digests)):
+        if name in lock and (path := _replaced(lock, name, current)):
             return f"{name} was made from another {path}"
     return ""
 
@@ -105,7 +107,19 @@ def leave_out(metrics: Metrics, reasons: Mapping[str, str]) -> tuple[Metrics, st
     return {model: splits for model, splits in metrics.items() if model not in reasons}, f"excluded: {excluded}" if excluded else ""
 
 
-def _replaced(lock: Lock, name: str, digests: Mapping[str, str]) -> str:
-    """The first dep of a stage whose digest differs from the one in `digests`; empty if there is none."""
+def _current(digests: Mapping[str, str]) -> Callable[[str], str]:
+    """A function from a path to its digest by those of outs; empty if it is neither an out nor a known part of one."""
+    root = cache(cache_folder)  # imports DVC, so only for a part
+
+    @cache
+    def current(path: str) -> str:
+        is_part = path not in digests and any(path.startswith(f"{out}/") for out in digests)
+        return digest_of(digests, path, root() / "files/md5") if is_part else digests.get(path, "")
+
+    return current
+
+
+def _replaced(lock: Lock, name: str, current: Callable[[str], str]) -> str:
+    """The first dep of a stage whose `current` digest is known and differs from the one that the stage read; empty if there is none."""
     deps = lock[name].get("deps", [])
-    return next((str(dep["path"]) for dep in deps if digests.get(dep["path"], dep.get("md5")) != dep.get("md5")), "")
+    return next((str(dep["path"]) for dep in deps if current(str(dep["path"])) not in ("", dep.get("md5"))), "")

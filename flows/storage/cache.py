@@ -166,6 +166,16 @@ def folder_digest(files: Mapping[str, str]) -> str:
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
+def digest_of(digests: Mapping[str, str], path: str, objects: Path) -> str:
+    """The digest of `path` by those of outs: of an out, or of a part of one by its listing in the cache folder `objects`; else empty."""
+    out = next((out for out in digests if path == out or path.startswith(f"{out}/")), "")
+    if path == out or not out:
+        return digests.get(path, "")
+    files, below = listing(objects, digests[out]), path.removeprefix(f"{out}/")
+    inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
+    return files.get(below) or (folder_digest(inside) if inside else "")
+
+
 def _files(out: Any) -> Iterator[tuple[Path, str]]:
     """The workspace files of an out, and the digests they should have. If the listing is corrupt, it is rebuilt from DVC's memory."""
     obj = out.get_obj()

@@ -20,6 +20,7 @@ from flows.repository.project import replace_corrupt_state
 from flows.repository.worktree import SCRATCH
 from flows.storage import forgettings, makings
 from flows.storage.cache import contents, outs, recorded_runs
+from flows.storage.frozen import GRAPH, read_kept_graph
 from flows.storage.patches import (
     RUN,
     check_by_content,
@@ -271,6 +272,8 @@ def main(arguments: list[str]) -> int:
         return status
     if snapshot := os.environ.get(SNAPSHOT):
         os.environ.update(frozen_environment(Path(snapshot), os.environ))  # for the stage; our own imports are done
+    if GRAPH in os.environ:
+        read_kept_graph(Path(os.environ[GRAPH]))
     if TURNS in os.environ:
         wait_for_same_stage(Path(os.environ[TURNS]))
     status = reproduce(stages[0], pull=command == "repro-pull")

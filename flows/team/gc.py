@@ -126,7 +126,9 @@ def users_of(root: Path) -> tuple[list[Path], list[Path]]:
             f"{root}: this cache is outside the project, and who else uses it is unknown; "
             f"run retemper cache share {root} in each project that does"
         )
-    return projects, list(dict.fromkeys(tree for project in projects for tree in worktrees(project)))
+    trees = list(dict.fromkeys(tree for project in projects for tree in worktrees(project, all_known=True)))
+    assert Path.cwd() in trees, f"{Path.cwd()} is not in {trees}, so what it needs would be removed"
+    return projects, trees
 
 
 def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:

@@ -17,6 +17,7 @@ from flows.repository.lock import (
     corpus_of,
     entry_digest,
     is_committed,
+    out_digests,
     out_makers,
     parameters,
     parse_lock,
@@ -25,7 +26,7 @@ from flows.repository.lock import (
     stages_in_graph,
 )
 from flows.storage import makings
-from flows.storage.cache import cache_folder, file_md5, folder_digest, listing, object_path
+from flows.storage.cache import cache_folder, digest_of, file_md5, object_path
 from flows.team.code import Code
 from tasks.core.charts.page import head
 from tasks.core.errors import UserError, printable
@@ -121,13 +122,13 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
     seen, corpus = _current(steps), corpus_of(lock)
     return Lineage(
         path,
-        _digest_of(lock, makers, path),
+        out_digests(lock)[path],
         commit if revision else "working tree",
         bool(revision) or is_committed(commit, LOCK),
         git("show", "-s", "--format=%cI", commit) if revision else "",
         sources_of(json.loads(source) if source else {}, lock, seen),
-        _read(lock, makers, f"{corpus}/{STATS}", objects=objects) if makers.get(corpus) in seen else {},
-        _read(lock, makers, f"data/metrics/{Path(path).stem}.json", objects=objects),
+        _read(lock, f"{corpus}/{STATS}", objects) if makers.get(corpus) in seen else {},
+        _read(lock, f"data/metrics/{Path(path).stem}.json", objects),
         steps,
     )
 
@@ -205,7 +206,7 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], *, code: Code, cache
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
         stages = sorted({stage for out, stage in makers.items() if _overlap(out, path)})
         if stages:
-            recorded = _digest_of(lock, makers, path, objects=cache / "files" / "md5")
+            recorded = digest_of(out_digests(lock), path, cache / "files" / "md5")
             stale = f"dvc.lock now has {recorded[:8]}" if recorded and recorded != digest else ""
             inputs.append(File(path, digest, ", ".join(stages), note=stale))
         else:
@@ -240,22 +241,9 @@ def _cached(entry: Mapping[str, Any], cache: Path) -> str:
     return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else ""
 
 
-def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, *, objects: Path | None = None) -> str:
-    """The digest that dvc.lock gives for a path: of an out, or of a part of one by its listing in the cache; else empty."""
-    for out, stage in makers.items():
-        recorded = next(str(o.get("md5", "")) for o in lock[stage]["outs"] if o["path"] == out)
-        if out == path:
-            return recorded
-        if objects and path.startswith(f"{out}/"):
-            files, below = listing(objects, recorded), path.removeprefix(f"{out}/")
-            inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
-            return files.get(below) or (folder_digest(inside) if inside else "")
-    return ""
-
-
-def _read(lock: Lock, makers: Mapping[str, str], path: str, *, objects: Path) -> dict[str, Any]:
+def _read(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
     """A JSON artifact by its digest in `lock`, from the cache or, if the digest matches, from the working tree; else empty."""
-    digest = _digest_of(lock, makers, path, objects=objects)
+    digest = digest_of(out_digests(lock), path, objects)
     for file in (object_path(objects, digest), Path(path)) if digest else ():
         if file.is_file() and file_md5(file) == digest:
             value = json.loads(file.read_text(encoding="utf-8"))

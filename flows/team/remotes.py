@@ -18,7 +18,7 @@ from flows.repository.git import git
 from flows.repository.lock import read_lock, worktrees
 from flows.repository.project import edit_settings, repository
 from flows.storage import forgettings, makings
-from flows.storage.cache import object_path, objects
+from flows.storage.cache import intact_path, object_id, object_path, objects
 from flows.storage.dvc import PROJECTS, PUSHED, earlier_results, objects_of
 from flows.storage.remote import write_mark
 from flows.team.sync import remedy
@@ -225,13 +225,14 @@ def registered(folder: Path) -> list[Path]:
 
 
 def _move_cache(source: Path, target: Path) -> int:
-    """Copy what `target` lacks, with the records of how it was made, then remove `source`; return the number of files moved."""
-    count = 0
+    """Copy what `target` lacks or has corrupt, with records of how it was made, then remove `source`; return the number of files moved."""
+    count, root = 0, source / "files" / "md5"
     records = (path for folder in ("runs", makings.FOLDER, forgettings.FOLDER) for path in (source / folder).rglob("*") if path.is_file())
-    for file in [*objects(source / "files" / "md5"), *records]:
+    for file in [*objects(root), *records]:
         copy = target / file.relative_to(source)
         count += 1
-        if not copy.exists():
+        is_intact = intact_path(target / "files" / "md5", object_id(file)) if file.is_relative_to(root) else copy.exists()
+        if not is_intact:
             for parent in reversed(copy.relative_to(target).parents[:-1]):
                 (target / parent).mkdir(exist_ok=True)
                 if (target / parent).stat().st_uid == os.getuid():

@@ -1,24 +1,27 @@
 """Reading dvc.lock."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from flows.process.locks import BEFORE
 from flows.repository.git import QUIET, GitFailed, git, identity
-from flows.repository.lock import read_blob, read_lock
+from flows.repository.lock import read_blob, read_lock, worktrees
 from tasks.core.errors import UserError
 
 
 @pytest.mark.parametrize("text", ["", "\n", "{}\n"])
 def test_an_emptied_lock_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
-    lock, memory = tmp_path / "dvc.lock", tmp_path / "before.lock"
+    lock, memory = tmp_path / "dvc.lock", tmp_path / BEFORE
     assert read_lock(lock) == {}
-    for path in (lock, memory):
-        path.write_text(text)
+    lock.write_text(text)
     message = "found no stages in it, expected those of the last run; git checkout it, or run retemper run"
     with pytest.raises(UserError) as refusal:
         read_lock(lock)
     assert str(refusal.value) == f"{lock}: {message}"
+    memory.parent.mkdir()
+    memory.write_text(text)
     assert read_lock(memory) == {}, "the copy from before the first run"
     lock.write_text("schema: '2.0'\nstages: {}\n")
     assert read_lock(lock) == {}
@@ -68,3 +71,45 @@ def test_a_file_that_git_cannot_read_is_not_missing(tmp_path: Path, monkeypatch:
     file.write_bytes(b"corrupt")
     with pytest.raises(GitFailed, match=r"^git cat-file: .*(corrupt|header|unpack)"):
         read_blob("HEAD", "dvc.lock")
+
+
+@pytest.mark.parametrize("place", ["plain", "below", "submodule", "separate"])
+def test_every_working_tree_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """In a submodule, and after `git init --separate-git-dir`, git lists the folder of the repository as the main working tree."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    top = tmp_path / "project"
+    project, second = (folder / "below" if place == "below" else folder for folder in (top, tmp_path / "second"))
+    origin = tmp_path / "origin" if place == "submodule" else top
+    git("init", "--quiet", *(["--separate-git-dir", str(tmp_path / "git")] if place == "separate" else []), str(origin), folder=tmp_path)
+    marker = origin / project.relative_to(top) / ".dvc/config"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    git("add", ".", folder=origin)
+    git("commit", "--quiet", "-m", "one", folder=origin)
+    if place == "submodule":
+        git("init", "--quiet", folder=tmp_path)
+        git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(origin), "project", folder=tmp_path)
+    git("worktree", "add", "--quiet", "--detach", str(tmp_path / "second"), folder=top)
+    git("worktree", "add", "--quiet", "--detach", str(tmp_path / "removed"), folder=top)
+    shutil.rmtree(tmp_path / "removed")
+    assert worktrees(project, all_known=True) == [project, second]
+    if place != "separate":
+        assert worktrees(second, all_known=True) == [project, second]
+        return
+    assert worktrees(second) == [second]
+    with pytest.raises(UserError) as refusal:
+        worktrees(second, all_known=True)
+    assert str(refusal.value) == f"{second}: git does not know the main working tree of {tmp_path / 'git'}; run this there"
+    git("config", "core.worktree", str(top), folder=project)
+    assert worktrees(second, all_known=True) == [project, second]
+
+
+def test_trees_of_a_bare_repository_have_no_main_one(tmp_path: Path) -> None:
+    git("init", "--quiet", "origin", folder=tmp_path)
+    (tmp_path / "origin/.dvc").mkdir()
+    (tmp_path / "origin/.dvc/config").touch()
+    git("add", ".", folder=tmp_path / "origin")
+    git("commit", "--quiet", "-m", "one", folder=tmp_path / "origin")
+    git("clone", "--quiet", "--bare", "origin", "bare", folder=tmp_path)
+    git("worktree", "add", "--quiet", "--detach", str(tmp_path / "only"), folder=tmp_path / "bare")
+    assert worktrees(tmp_path / "only", all_known=True) == [tmp_path / "only"]

@@ -1,6 +1,7 @@
 """Second trees: what killed commands left is removed, new code comes along, and a run there has the code of its tree."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from dvc.repo import Repo
 
 from flows.process.owners import machine
 from flows.process.processes import Processes
+from flows.repository.git import git
 from flows.repository.lock import commit_of
 from flows.repository.worktree import (
     carry_changes,
@@ -49,6 +51,22 @@ def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.Monk
     assert not alive.exists()
 
 
+def test_a_worktree_of_the_user_on_an_unmounted_drive_is_kept(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`git worktree prune` removed its index and its HEAD, so that git took it for no repository once the drive was back."""
+    monkeypatch.chdir(toy.folder)
+    drive, room = tmp_path / "drive", Path(".retemper/room")
+    toy.command("git", "worktree", "add", "--quiet", "-b", "mine", str(drive / "mine"))
+    drive.rename(tmp_path / "unmounted")
+    tree = make_worktree(tree_place(room), commit_of("HEAD"))
+    (tree / ".git").write_text("gitdir: nowhere\n")
+    (toy.folder / ".git/worktrees/tree/locked").write_text("initializing")  # as a kill of `git worktree add` leaves it
+    assert make_worktree(tree_place(room), commit_of("HEAD")) == tree
+    remove_worktree(room)
+    (tmp_path / "unmounted").rename(drive)
+    assert git("status", "--short", "--branch", folder=drive / "mine") == "## mine"
+    assert [path.name for path in (toy.folder / ".git/worktrees").iterdir()] == ["mine"] and not room.exists()
+
+
 def test_a_tree_that_ends_with_its_command_is_known(tmp_path: Path) -> None:
     state = tmp_path / ".retemper"
     for temporary in ("reproduce-7-x", "evaluate-7-x/a/b", "upgrade-7-x", "champion/tree"):
@@ -73,6 +91,28 @@ def test_uncommitted_code_comes_along_and_is_executed(toy: Any, monkeypatch: pyt
     status, problems = run_in(tree, [sys.executable, "-c", code], Processes(), show=lines.append, env={"X": "1"})
     assert (status, [problem.message for problem in problems]) == (2, ["a: b"])
     assert lines == [str(tree.absolute()), "fresh code of tasks/fresh.py", "retemper evaluate --model 'a b'"]
+
+
+@pytest.mark.parametrize("below", ["", "service/search"])
+def test_uncommitted_changes_come_along_from_a_subfolder_too(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
+    """`git apply` reads paths from the top of the repository, and ignores others without an error: the former code ran."""
+    top, project = tmp_path / "top", tmp_path / "top" / below
+    project.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(toy.folder, project, ignore=shutil.ignore_patterns(".git"))
+    (top / "other").mkdir()
+    (top / "other/params.yaml").write_text("x: 1\n")
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"], ["config", "diff.relative", "true"]):
+        git(*command, folder=top)
+    monkeypatch.chdir(project)
+    for changed in (project / "params.yaml", project / "step.py"):
+        changed.write_text("changed: 1\n")
+    if below:
+        (top / "other/params.yaml").write_text("x: 2\n")
+    tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
+    carry_changes(read_changes(commit_of("HEAD")), tree)
+    assert tree.resolve() == (project / ".retemper/tree" / below).resolve()
+    assert [(tree / name).read_text() for name in ("params.yaml", "step.py")] == ["changed: 1\n"] * 2
+    assert (project / ".retemper/tree/other/params.yaml").read_text() == "x: 1\n", "what is not the project's stays as committed"
 
 
 def test_a_project_at_a_path_of_any_letters_shares_its_settings(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from flows.pipeline.plan import Plan
 from flows.process.display import Outcome
 from flows.repository.git import git
 from flows.repository.graph import Graph, Stage
-from flows.results import search
+from flows.repository.lock import read_lock
+from flows.results import generations, search
 from flows.results.generations import current_metrics, find_mismatch, leave_out, outdated, refuse_truncated
 from flows.results.metrics import read_metrics
-from flows.storage.cache import object_path
+from flows.storage.cache import folder_digest, object_path
 from tasks.core.errors import Problem, UserError
 from tasks.core.stage.frozen import freeze_parameters
 
@@ -268,6 +270,49 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
     metrics, note = current_metrics(read_metrics())
     assert set(metrics) == {"b"}
     assert note == "excluded: a (measured before the current data/encoders/a was made)"
+
+
+def test_parts_of_a_folder_that_was_made_again_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a run on changed data that was stopped in training: the old vectors and figures counted as current."""
+    monkeypatch.setattr(generations, "cache_folder", lambda: tmp_path)
+
+    def add_listing(files: dict[str, str]) -> str:
+        oid, text = folder_digest(files), json.dumps([{"md5": files[name], "relpath": name} for name in sorted(files)])
+        object_path(tmp_path / "files/md5", oid).parent.mkdir(parents=True, exist_ok=True)
+        object_path(tmp_path / "files/md5", oid).write_text(text)
+        return oid
+
+    documents, qrels = {"ids": "1" * 32, "tokens": "2" * 32}, {"dev.parquet": "3" * 32}
+    tokens = add_listing({f"documents/{name}": oid for name, oid in documents.items()} | {"queries/dev": "4" * 32})
+    corpus = add_listing({f"qrels/{name}": oid for name, oid in qrels.items()})
+    changed = {"data/corpus": corpus, "data/tokens": tokens}
+    stopped = lock("prepare", "tokenize", **changed)
+    assert find_mismatch(stopped, "star") == "encode@star was made from another data/tokens/documents"
+    assert set(current_metrics(FIGURES, stopped)[0]) == {"other"}
+    parts = {"data/tokens/documents": folder_digest(documents), "data/corpus/qrels": folder_digest(qrels)}
+    whole = lock(*DEPS, **changed, **parts)
+    assert find_mismatch(whole, "star", measured=True) == "" and current_metrics(FIGURES, whole) == (FIGURES, "")
+    unmeasured = lock(*(name for name in DEPS if name != "evaluate@star"), **changed, **parts)
+    assert find_mismatch(unmeasured, "star", measured=True).startswith("evaluate@star was made from another data/corpus")
+    object_path(tmp_path / "files/md5", tokens).unlink()
+    assert find_mismatch(stopped, "star") == "", "unknown, as in a clone that has not fetched the listing"
+
+
+def test_parts_are_compared_as_dvc_records_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make = "import sys; from pathlib import Path; Path('whole/part/b').mkdir(parents=True); Path('whole/one').write_text('1'); "
+    make += "[Path('whole/part', name).write_text(Path('word').read_text() + name) for name in ('b/c', 'b.d', 'Z')]"
+    Path("make.py").write_text(make)
+    read = "cmd: python -c 0, deps: [{}], outs: []"
+    stages = [f"  part: {{{read.format('whole/part')}}}", f"  one: {{{read.format('whole/one')}}}"]
+    stages.insert(0, f"  whole: {{cmd: '{sys.executable} make.py', deps: [word], outs: [whole]}}")
+    Path("dvc.yaml").write_text("\n".join(["stages:", *stages, ""]).replace("python -c", f"{sys.executable} -c"))
+    for word, stale in (("a", {}), ("b", {"part": "whole/part"})):
+        Path("word").write_text(word)
+        commands = [["init", "--no-scm", "--quiet"], ["repro"]] if word == "a" else [["repro", "--single-item", "whole"]]
+        for command in commands:
+            subprocess.run([sys.executable, "-m", "dvc", *command], check=True, capture_output=True)
+        assert outdated(read_lock()) == stale
 
 
 def test_an_artifact_that_lacks_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,11 @@ def test_parameters_edited_during_a_run_count_for_the_next_run(served_toy: Any, 
     served_toy.set_acts(encoders__a="sleep 3")
     process = served_toy.start("run")
     served_toy.wait_for_start("encoders/a")
-    served_toy.set_rounds(a="9", b="1")
+    served_toy.set_rounds(b="1")  # for evaluate@a, which begins later, DVC had no such stage
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
+    assert lock_entry(served_toy.folder, "evaluate@a")["cmd"] == "python step.py data/metrics/a.json evaluated data/encoders/a"
+    served_toy.set_rounds(a="9", b="1")
     assert lock_entry(served_toy.folder, "train@a")["params"]["data/params.json"] == {"rounds.a": {"value": 1}}
     assert (served_toy.folder / "data/encoders/a").read_text().startswith("1(")
     served_toy.set_acts()
