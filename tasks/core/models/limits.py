@@ -19,6 +19,16 @@ CLOSE = 1e-3  # allowed effect of padding, as a share of the largest number of a
 WITH_DECODER = ("t5", "mt5", "umt5")  # their encoder can be loaded alone, as sentence-transformers does (GTR, Sentence-T5)
 
 
+def read_config(folder: Path, **settings: Any) -> Any:
+    """The configuration of a local model folder, changed by `settings`; errors are those of transformers.
+
+    Its choice of attention is dropped: `eager` would add our boolean masks to the scores, and `flash_attention_2` needs a package.
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
+    config._attn_implementation = None
+    return config
+
+
 def model_class(config: Any) -> Any:
     """The class that loads a transformer of this configuration; for T5 and its like, only the encoder."""
     return AutoModelForTextEncoding if config.model_type in WITH_DECODER else AutoModel
@@ -51,7 +61,7 @@ def most_tokens(folder: Path) -> int:
     """The most tokens per text, special tokens included: the tokenizer's limit, or the transformer's positions if those are fewer."""
     place = folder / "document" if (folder / ROUTER).exists() else folder
     try:
-        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        config = read_config(place)
         with torch.device("meta"):
             transformer = model_class(config).from_config(config, trust_remote_code=False)
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
