@@ -42,7 +42,7 @@ from tasks.core.models.hidden_states.first_tokens import built_like_bert, first_
 from tasks.core.models.hidden_states.masks import attention_mask
 from tasks.core.models.hidden_states.pooling import pool, token_positions
 from tasks.core.models.layers import Layer, check_widths
-from tasks.core.models.limits import bf16_errors, model_class, no_cache, one_line, read_config
+from tasks.core.models.limits import model_class, no_cache, one_line, read_config, transformer_errors
 from tasks.core.tokens.tokenizer import drop_remote_code
 
 transformers_logging.disable_progress_bar()  # progress bars for a load of half a second are noise in a stage's log
@@ -96,7 +96,7 @@ class Encoder(nn.Module):
         """The tokens' outputs, [B, L, H]."""
         config = self.transformer.config
         positions = {"position_ids": token_positions(mask_BL)} if self.causal else {}
-        with bf16_errors(config):
+        with transformer_errors(config):
             output = self.transformer(input_ids=ids_BL, attention_mask=attention_mask(mask_BL, config), **positions, **self.options)
         outputs_BLH: torch.Tensor = output.last_hidden_state
         return outputs_BLH

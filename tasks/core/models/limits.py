@@ -42,14 +42,21 @@ def no_cache(model: Any) -> dict[str, bool]:
 
 
 @contextmanager
-def bf16_errors(config: Any) -> Iterator[None]:
-    """Turn a failure of a transformer of `config` in bfloat16 into a UserError: DeBERTa's first version fails so under autocast."""
+def transformer_errors(config: Any) -> Iterator[None]:
+    """Turn a failure of a transformer of `config` that other settings avoid into a UserError.
+
+    In bfloat16, DeBERTa's first version fails under autocast. On a GPU, deterministic algorithms refuse some operations, as `cumsum`.
+    """
     try:
         yield
     except RuntimeError as error:
-        if "BFloat16" not in str(error):
-            raise
-        raise UserError(f"found a transformer ({config.model_type}) that fails in bf16 ({one_line(error)}); set precision: fp32") from None
+        found = f"found a transformer ({config.model_type}) that"
+        if "BFloat16" in str(error):
+            raise UserError(f"{found} fails in bf16 ({one_line(error)}); set precision: fp32") from None
+        if "does not have a deterministic implementation" in str(error):
+            reason = one_line(error).split(",")[0]
+            raise UserError(f"{found} is not reproducible on a GPU ({reason}); set device: cpu in runtime.yaml") from None
+        raise
 
 
 def one_line(error: Exception) -> str:
