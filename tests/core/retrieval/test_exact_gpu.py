@@ -157,6 +157,12 @@ def test_groups_and_products_fit_a_gpu() -> None:
             assert exact.rows_at_once(768, GPU) > 100_000
 
 
+def test_blocks_that_one_pass_uses_up_are_refused() -> None:
+    vectors = np.ones((4, 3), dtype=np.float32)
+    with pytest.raises(AssertionError, match="blocks that may be passed over twice"):
+        search(vectors, iter([(0, vectors)]), 2, CPU)
+
+
 def test_memory_that_torch_keeps_of_a_former_search_is_free() -> None:
     used = 6 << 30
     with fake_gpu():

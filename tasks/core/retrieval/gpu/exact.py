@@ -177,6 +177,7 @@ def search(
     group, by its first row, for the next search of the same vectors. UserError for a vector that is not finite. Nothing is read from the
     GPU before all rows have been searched, and then all at once.
     """
+    assert not isinstance(blocks, Iterator), "blocks that may be passed over twice"
     tensor = queries_QD if isinstance(queries_QD, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(queries_QD))
     asked_QD = tensor.to(device).float()
     halved = Halved.of(asked_QD, together=False)
