@@ -1,6 +1,6 @@
 """What a GPU computes, beside what it could: encoding, a training step, exact search, a query-side training's step.
 
-    python benchmarks/gpu.py [--only encode train search adore] [--rows 8800000] [--repeat 5] [--profile]
+    python benchmarks/gpu.py [--only encode train search adore] [--rows 8800000] [--repeat 5] [--profile] [--encoder 6 384 12]
 
 Two ceilings are measured first: a product of square bf16 matrices, and a copy, bytes read and written. Encoders have the shapes of MiniLM
 and BERT-base and random weights, texts are random tokens, vectors random unit vectors in float16 on the GPU. Neither should change a time,
@@ -13,7 +13,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.folder import Shape
 from tasks.core.params.runtime import Runtime
 from tasks.core.retrieval.embeddings import Embeddings, Manifest
+from tasks.core.retrieval.exact import Reread
 from tasks.core.retrieval.gpu.exact import Counted, search
 from tasks.core.retrieval.ranked import MARGIN
 from tasks.core.tables.judgments import lists_of
@@ -47,6 +48,7 @@ from tasks.pretrain.model import random_towers
 from tasks.pretrain.params import Scratch
 
 SIZES = {"MiniLM": Scratch(layers=6, width=384, heads=12), "BERT-base": Scratch(layers=12, width=768, heads=12)}
+CPU = torch.device("cpu")
 VOCABULARY = 30522
 PEER_ROWS = 2_000_000  # faiss holds them in float32
 SHARD = 4096  # rows of a shard
@@ -111,9 +113,10 @@ def operations(size: Scratch, tokens: Tokens, rows: np.ndarray) -> float:
     return float(size.layers * (24 * size.width**2 * lengths.sum() + 4 * size.width * (lengths**2).sum()))
 
 
-def encoding(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, budget: int) -> None:
+def encoding(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, sizes: dict[str, Scratch]) -> None:
+    budget = best_batch_tokens(clock.device, dtype)
     print(f"\n{'encode':<44}{'texts/s':>11}{'TFLOP/s':>9}{'of measured':>13}{'padded transformers':>21}{'ratio':>8}")
-    for name, size in SIZES.items():
+    for name, size in sizes.items():
         tower = move_module(random_tower(size), clock.device, dtype).eval()
         for lengths in ((128, 128), (512, 512), (16, 144)):
             tokens = random_tokens(24 * budget * 2 // sum(lengths), lengths)
@@ -164,9 +167,9 @@ def finish(tower: Encoder, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def training(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, batches: list[int]) -> None:
+def training(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, batches: list[int], sizes: dict[str, Scratch]) -> None:
     print(f"\n{'training step':<44}{'ms':>11}{'TFLOP/s':>9}{'of measured':>13}{'padded transformers':>21}{'ratio':>8}")
-    for name, size in SIZES.items():
+    for name, size in sizes.items():
         for batch in batches:
             steps = Training(size, batch, clock.device, dtype)
             ours, theirs = clock.median(steps.ours, f"train {name} {batch}"), clock.median(steps.theirs)
@@ -179,14 +182,15 @@ def training(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, batches: list
 class Drawn(Embeddings):
     """Random unit vectors with a mean cosine in place of a folder's, drawn on the GPU: a CPU takes minutes for so many."""
 
+    device: torch.device = CPU
     cosine: float = 0.0
 
-    def blocks(self) -> Iterator[tuple[int, Any]]:
-        device, first = choose_device(Runtime()), 0
-        draw = torch.Generator(device).manual_seed(1)  # a second pass has the same
-        for rows in self.manifest.shards:
-            yield first, drawn(rows, self.manifest.width, self.cosine, draw).half().cpu().numpy()
-            first += rows
+    def _shard(self, number: int) -> np.ndarray:
+        draw = torch.Generator(self.device).manual_seed(number)  # a second pass has the same
+        return drawn(self.manifest.shards[number], self.manifest.width, self.cosine, draw).half().cpu().numpy()
+
+    def _map_shard(self, number: int) -> torch.Tensor:
+        return torch.from_numpy(self._shard(number))
 
 
 def drawn(rows: int, width: int, cosine: float, draw: torch.Generator) -> torch.Tensor:
@@ -197,10 +201,10 @@ def drawn(rows: int, width: int, cosine: float, draw: torch.Generator) -> torch.
     return nn.functional.normalize((1 - cosine) ** 0.5 * own_RD + cosine**0.5 * common_D)
 
 
-def held(rows: int, width: int, device: torch.device, cosine: float = 0.0) -> Exact:
-    """Vectors as a query-side training holds them."""
+def held(rows: int, width: int, device: torch.device, scratch: Path, cosine: float = 0.0) -> Exact:
+    """Vectors as a query-side training holds them; a CPU's copy of them is in `scratch`."""
     shards = [min(SHARD, rows - first) for first in range(0, rows, SHARD)]
-    return Exact(Drawn(Path(), Manifest(rows, width, "float16", shards, "", "", 0, ""), cosine=cosine), device, Path())
+    return Exact(Drawn(Path(), Manifest(rows, width, "float16", shards, "", "", 0, ""), device=device, cosine=cosine), device, scratch)
 
 
 def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, depth: int = 200) -> None:
@@ -212,7 +216,8 @@ def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, 
     seconds = clock.median(
         lambda: documents.search(queries_QD, depth), f"search {queries} x {rows} x {width}, cosine {cosine}, top {depth}"
     )
-    search(queries_QD, documents.blocks(), depth + MARGIN, clock.device, rows=1, counted=counted)
+    results = search(queries_QD, Reread(documents.blocks), depth + MARGIN, clock.device, rows=1, counted=counted)
+    np.testing.assert_allclose(results[0][:, :depth], documents.search(queries_QD, depth)[0][:, :depth], atol=1e-5)
     floor = max(2.0 * queries * rows * width / ceilings.products, 2.0 * rows * width / ceilings.bytes)
     print(f"search, {queries:,} queries, {rows:,} x {width}, mean cosine {cosine}, top {depth}: {1e3 * seconds:,.1f} ms, ", end="")
     print(
@@ -231,27 +236,26 @@ def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, 
     print(flush=True)
 
 
-def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, name: str) -> None:
-    size, batch, count = SIZES[name], 32, 3200
-    documents, tower = held(rows, size.width, clock.device), random_tower(size).to(clock.device).train()
+def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, name: str, size: Scratch, scratch: Path) -> None:
+    batch, count = 32, 3200
+    documents, tower = held(rows, size.width, clock.device, scratch), random_tower(size).to(clock.device).train()
     queries, params = random_tokens(count, (6, 24)), Adore(round="none", negatives="none", batch_queries=batch)
     optimizer = make_optimizer("adamw", tower, 5e-6, 0.01)
     positives = lists_of(np.arange(count), np.arange(count), count, np.ones(count, dtype=np.float32))
     data = Data(np.arange(count), positives, None, rows, positives)
     corpus = make_corpus(documents, np.arange(rows, dtype=np.int32), np.arange(rows), params.depth)
     graph_tokens, steps = kept_tokens(Runtime(), clock.device, tower, tower.transformer.config), iter(range(10**9))
-    with tempfile.TemporaryDirectory() as scratch:
-        step = make_step(tower, queries, data, corpus, params, lambda _: False, Path(scratch), Compute(clock.device, dtype, graph_tokens))
-        drawn = step.draw(0)
+    step = make_step(tower, queries, data, corpus, params, lambda _: False, scratch, Compute(clock.device, dtype, graph_tokens))
+    drawn = step.draw(0)
 
-        def whole() -> None:
-            nonlocal drawn
-            number = next(steps)
-            step.backward(number, drawn)
-            drawn = step.draw(number + 1)
-            finish(tower, optimizer)
+    def whole() -> None:
+        nonlocal drawn
+        number = next(steps)
+        step.backward(number, drawn)
+        drawn = step.draw(number + 1)
+        finish(tower, optimizer)
 
-        seconds = clock.median(whole, f"adore {rows} {name}")
+    seconds = clock.median(whole, f"adore {rows} {name}")
     floor = 2.0 * rows * size.width / ceilings.bytes
     print(
         f"ADORE step, {name}, {batch} queries, {rows:,} documents: {1e3 * seconds:.1f} ms; reading their vectors takes {1e3 * floor:.1f} ms"
@@ -265,9 +269,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8_800_000, help="documents of the query-side training")
     parser.add_argument("--queries", type=int, default=10_000, help="of the search of a million rows")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 256], help="queries of a training step")
+    parser.add_argument("--cosines", type=float, nargs="+", default=[0.0, 0.8, 0.95], help="mean cosines of the vectors searched")
+    parser.add_argument("--encoder", type=int, nargs=3, metavar=("LAYERS", "WIDTH", "HEADS"), help="one of this shape instead of both")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
+    sizes = {"encoder": Scratch(**dict(zip(("layers", "width", "heads"), args.encoder, strict=True)))} if args.encoder else SIZES
     device = choose_device(Runtime())
     torch.manual_seed(1)
     dtype = compute_dtype(device, "bf16")
@@ -275,22 +282,23 @@ def main() -> None:
     print(f"{name}, torch {torch.__version__}, faiss {faiss.__version__}, {str(dtype).removeprefix('torch.')}")
     clock = Clock(device, args.repeat, args.profile)
     ceilings = Ceilings(clock)
-    budget = best_batch_tokens(device, dtype)
     if "encode" in args.only:
-        encoding(clock, ceilings, dtype, budget)
+        encoding(clock, ceilings, dtype, sizes)
     if "train" in args.only:
-        training(clock, ceilings, dtype, args.batches)
+        training(clock, ceilings, dtype, args.batches, sizes)
     if "search" in args.only:
         print()
-        for cosine in (0.0, 0.8, 0.95):
-            documents = held(min(args.rows, 1_000_000), 384, device, cosine)
-            for depth in (200, 1000):
-                for queries in (32, args.queries):
-                    searching(clock, ceilings, documents, queries, depth)
+        for cosine in args.cosines:
+            with tempfile.TemporaryDirectory() as scratch:
+                documents = held(min(args.rows, 1_000_000), 384, device, Path(scratch), cosine)
+                for depth in (200, 1000):
+                    for queries in (32, args.queries):
+                        searching(clock, ceilings, documents, queries, depth)
     if "adore" in args.only:
         print()
-        for kind in SIZES:
-            adoring(clock, ceilings, dtype, args.rows, kind)
+        for name, size in sizes.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                adoring(clock, ceilings, dtype, args.rows, name, size, Path(scratch))
 
 
 if __name__ == "__main__":

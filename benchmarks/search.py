@@ -23,7 +23,7 @@ from tasks.core.files import file_digest
 from tasks.core.machine.devices import choose_device, compute_dtype
 from tasks.core.params.runtime import Runtime
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, shard_name
-from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.exact import Reread, exact_search
 
 SHARD = 4096  # rows, as encode's are on average
 TOLERANCE = 1e-4
@@ -74,7 +74,7 @@ def main() -> None:
         vectors_RD = torch.from_numpy(faiss.rev_swig_ptr(index.get_xb(), args.rows * args.width).reshape(args.rows, args.width)).to(device)
 
         def every() -> tuple[np.ndarray, np.ndarray]:
-            return exact_search(queries, embeddings.blocks(), args.depth, device)
+            return exact_search(queries, Reread(embeddings.blocks), args.depth, device)
 
         def step() -> tuple[np.ndarray, np.ndarray]:
             return search_documents(documents, torch.from_numpy(batch_queries).to(device), args.depth)

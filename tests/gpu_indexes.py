@@ -16,7 +16,8 @@ from tasks.index.params import Index
 from tests.index.test_build import write_embeddings
 
 GPU = torch.device("cuda:0")
-FACTORIES = ["Flat", "IVF64,Flat", "IVF64,SQ8", "IVF64_HNSW16,Flat", "IVF64,PQ16", "OPQ16,IVF64,PQ16", "IVF64,PQ64", "PQ16", "HNSW16"]
+FACTORIES = ["Flat", "IVF64,Flat", "IVF64,SQ8", "IVF64_HNSW16,Flat", "IVF64_HNSW16,SQ8", "IVF64,PQ16", "OPQ16,IVF64,PQ16", "IVF64,PQ64"]
+FACTORIES += ["PQ16", "HNSW16", "OPQ6_60,IVF64,PQ6"]  # on the CPU
 ROWS, WIDTH, DEPTH = 40_000, 64, 100
 
 

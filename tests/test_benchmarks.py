@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
     "command",
     [
         "search.py --rows 5000 --queries 64 --repeat 1",
+        "gpu.py --rows 4000 --queries 8 --batches 4 --repeat 1 --encoder 1 48 6 --cosines 0.99",  # so alike that there is a second pass
         "bm25.py --passages 2000 --queries 200 --repeat 1",
         "data.py --passages 300 --repeat 1 --processes 1",
         "pretrain.py --steps 1 --texts 4 --layers 1 --width 48 --processes 1",

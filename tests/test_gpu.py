@@ -73,7 +73,8 @@ def test_indexes_of_a_gpu_find_what_those_of_a_cpu_find(tmp_path: Path) -> None:
     if not report:
         pytest.skip("the installed faiss does not support GPUs")
     for factory, result in report.items():
-        assert result["on_gpu"] == (factory not in ("PQ16", "HNSW16")), factory
+        if factory != "IVF64_HNSW16,SQ8":  # which of both depends on the version of faiss
+            assert result["on_gpu"] == (factory not in ("PQ16", "HNSW16", "OPQ6_60,IVF64,PQ6")), factory
         assert not result["kind"].startswith("Gpu"), factory
         assert result["same_rows"] > (0.98 if "PQ" in factory else 0.999), (factory, result)
         assert result["score_error"] < (2e-3 if "PQ64" in factory else 1e-5), (factory, result)

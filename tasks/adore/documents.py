@@ -183,12 +183,15 @@ class Shared:
 
 
 class Compressed:
-    """A faiss index, searched as it will be served, and scored with the vectors that its codes decode to."""
+    """A faiss index, searched as it will be served, and scored with the vectors that its codes decode to.
 
-    def __init__(self, index: Any, device: torch.device, key: str) -> None:
+    A rank that never `searches` (`search_documents`) holds no copy of it on its GPU.
+    """
+
+    def __init__(self, index: Any, device: torch.device, key: str, *, searches: bool = True) -> None:
         self.index, self.device = index, device
         refuse_other_scores(index, f"params.yaml: {key}")
-        self.searched = on_device(index, device)
+        self.searched = on_device(index, device) if searches else index
 
     def _decoded(self, rows: Ints) -> Vectors:
         decoded: Vectors = self.index.reconstruct_batch(rows)
@@ -205,11 +208,13 @@ class Compressed:
 class Rescored:
     """A faiss index, searched as it will be served, and scored with the uncompressed vectors.
 
-    Source: LTRe, Algorithm 1, steps 5 and 6 (arXiv:2010.10469); DRhard looks vectors up by the retrieved ids in the same way.
+    Source: LTRe, Algorithm 1, steps 5 and 6 (arXiv:2010.10469); DRhard looks vectors up by the retrieved ids in the same way. `searches` as
+    in `Compressed`.
     """
 
-    def __init__(self, index: Any, vectors: Exact | Shared) -> None:
-        self.index, self.searched, self.vectors = index, on_device(index, vectors.device), vectors
+    def __init__(self, index: Any, vectors: Exact | Shared, *, searches: bool = True) -> None:
+        self.index, self.vectors = index, vectors
+        self.searched = on_device(index, vectors.device) if searches else index
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
         return search_index(self.searched, queries_BD, depth)

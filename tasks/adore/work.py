@@ -138,8 +138,12 @@ def inherited_index(args: Namespace, params: Adore, embeddings: Embeddings, key:
     return read_trained((args.round_state or args.round) / LEARNED, params.index, embeddings.manifest.width, key=key)
 
 
-def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, trained: Trained | None = None) -> Any:
+def built_index(
+    embeddings: Embeddings, recipe: Recipe, path: Path, key: str, trained: Trained | None = None, *, mapped: bool = False
+) -> Any:
     """Open the faiss index at `path`, built by `recipe` if it is not there; `trained`, if given, is filled instead of a new one.
+
+    With `mapped`, its vectors stay in the file.
 
     It stays on disk because a resumed training must search the same index. Its trained part is kept beside it, and written while it is
     still empty: there may not be memory for two copies of the documents.
@@ -151,17 +155,19 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, tr
         seal(learned)
         build_file(embeddings, recipe, path, key, trained=index)
         seal(path)
-    return open_index(path, threads=torch.get_num_threads())
+    return open_index(path, threads=torch.get_num_threads(), mapped=mapped)
 
 
 def open_documents(setting: Setting, params: Adore, scratch: Path, key: str, trained: Trained | None) -> Documents:
     """Open the document side, to be searched as `params` (the entry `key`) says."""
     if params.index == FLAT:
         return exact_documents(setting, scratch)
-    index = built_index(setting.embeddings, params, scratch / INDEX, f"{key}.index", trained)
+    searches = setting.gang is None or setting.gang.is_first
+    index = built_index(setting.embeddings, params, scratch / INDEX, f"{key}.index", trained, mapped=not searches and not params.centroids)
     if params.centroids:
         return Centroids.of(index, trained, setting.device, f"{key}.index")
-    return compressed_documents(index, partial(exact_documents, setting, scratch), params, f"{key}.index", setting.device)
+    vectors = partial(exact_documents, setting, scratch)
+    return compressed_documents(index, vectors, params, f"{key}.index", setting.device, searches=searches)
 
 
 def exact_documents(setting: Setting, scratch: Path) -> Exact | Shared:
@@ -171,9 +177,11 @@ def exact_documents(setting: Setting, scratch: Path) -> Exact | Shared:
     return Shared(setting.embeddings, setting.device, scratch, setting.gang)
 
 
-def compressed_documents(index: Any, vectors: Callable[[], Exact | Shared], params: QuerySide, key: str, device: torch.device) -> Documents:
+def compressed_documents(
+    index: Any, vectors: Callable[[], Exact | Shared], params: QuerySide, key: str, device: torch.device, *, searches: bool = True
+) -> Documents:
     """The document side for a faiss index whose centroids are not trained."""
-    return Rescored(index, vectors()) if params.scored == "exact" else Compressed(index, device, key)
+    return Rescored(index, vectors(), searches=searches) if params.scored == "exact" else Compressed(index, device, key, searches=searches)
 
 
 def centroid_lr(params: Adore, documents: Centroids) -> float:

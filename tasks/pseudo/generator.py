@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 from tasks.core.errors import UserError
 from tasks.core.machine.devices import move_module
 from tasks.core.models.folder import refuse_adapters
+from tasks.core.models.limits import read_config
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tokens.tokenizer import drop_remote_code, load_tokenizer
@@ -34,7 +35,7 @@ def load_generator(folder: Path) -> Any:
     refuse_adapters(folder)
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+            folder, config=read_config(folder), dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]

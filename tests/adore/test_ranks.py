@@ -2,22 +2,27 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import faiss
 import numpy as np
 import pytest
 import torch
 
+from tasks.adore import documents as documents_module
 from tasks.adore.data import Data
 from tasks.adore.documents import Centroids
 from tasks.adore.params import Adore
 from tasks.adore.step import make_corpus, make_step
+from tasks.adore.work import INDEX, built_index, open_documents
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.tables.judgments import lists_of
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import read_figures
 from tasks.core.workers.gang import Gang
 from tests.gangs import as_ranks, tokens_of
+from tests.index.test_build import write_embeddings
 
 CPU = torch.device("cpu")
 ROWS, QUERIES = 400, 6
@@ -47,6 +52,32 @@ def test_every_rank_has_the_lists_of_the_first() -> None:
     (lists, searches), *others = as_ranks(3, rank)
     assert searches == 1 and {row for rows in lists for row in rows} <= set(range(100))
     assert others == [(lists, 0)] * 2
+
+
+@pytest.mark.parametrize("scores", ["exact", "decoded"])
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,PQ2x4", "HNSW8"])
+def test_only_the_first_rank_copies_the_index_to_its_gpu(
+    factory: str, scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faiss.omp_set_num_threads(1)
+    vectors = np.random.default_rng(1).normal(size=(ROWS, 8)).astype(np.float32)
+    embeddings = write_embeddings(tmp_path / "e", vectors, [150, 150, 100])
+    params = Adore(round="a", negatives="none", index=factory, scores=scores)
+    index = built_index(embeddings, params, tmp_path / INDEX, "adore.a.index")
+    monkeypatch.setattr(documents_module, "on_device", lambda index, device: ("copied", index, device))
+    rows, queries_BD = np.array([[3, 399, 160], [0, 1, 310]]), torch.from_numpy(vectors[:2])
+
+    def rank(gang: Gang) -> tuple[bool, torch.Tensor]:
+        setting: Any = SimpleNamespace(embeddings=embeddings, device=CPU, gang=gang)
+        documents: Any = open_documents(setting, params, tmp_path, "adore.a", None)
+        return isinstance(documents.searched, tuple), documents.scores(queries_BD, rows)
+
+    row_vectors = vectors[rows] if scores == "exact" else index.reconstruct_n(0, ROWS)[rows]
+    expected = torch.from_numpy(np.einsum("bd,bld->bl", vectors[:2], row_vectors))
+    results = as_ranks(2, rank)
+    assert [copied for copied, _ in results] == [True, False]
+    for _, rank_scores in results:
+        torch.testing.assert_close(rank_scores, expected)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -21,6 +21,7 @@ from tests.index.test_build import draw_vectors, write_embeddings
 
 WIDTH = 16
 CPU = torch.device("cpu")
+PQ_LENGTHS = {1, 2, 3, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96}  # faiss, IVFPQ::isSupportedPQCodeLength
 KNOWN = (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer)
 
 
@@ -37,6 +38,8 @@ class OnGpu:
             assert inner.nprobe <= 2048
         if isinstance(inner, faiss.IndexIVFPQ):
             assert inner.pq.nbits == 8 and (inner.pq.M < 56 or options.useFloat16)
+            if inner.pq.M not in PQ_LENGTHS:
+                raise RuntimeError(f"Error in void verifyPQSettings_() const at GpuIndexIVFPQ.cu:1: {inner.pq.M} bytes are not supported")
         else:
             assert not options.useFloat16, "vectors would lose their bits"
         self.index, self.options, self.added, self.searched = faiss.clone_index(index), options, 0, 0
@@ -97,16 +100,24 @@ def test_an_index_filled_on_a_gpu_is_an_ordinary_one(factory: str, embeddings: E
     assert filled.options.allowCpuCoarseQuantizer == ("HNSW" in factory)
 
 
-@pytest.mark.parametrize(("factory", "reason"), [("HNSW8", "no IndexHNSW"), ("PQ4x4", "no IndexPQ"), ("IVF4,PQ4x4", "4 bits")])
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        ("HNSW8", "on the CPU: faiss has no IndexHNSW"),
+        ("PQ4x4", "on the CPU: faiss has no IndexPQ"),
+        ("IVF4,PQ4x4", "on the CPU: its codes have 4 bits"),
+        ("OPQ6_12,IVF4,PQ6", "on the CPU: 6 bytes are not supported"),
+    ],
+)
 def test_what_a_gpu_cannot_hold_is_built_and_searched_on_the_cpu(
     factory: str, reason: str, embeddings: Embeddings, copies: list[OnGpu], capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = build(embeddings, Index(factory=factory), gpu=required_gpu(GPU))
     assert index.ntotal == 600 and all(not copy.added for copy in copies)
     output = capsys.readouterr().out
-    assert f"index {factory}: on the CPU:" in output and reason in output
+    assert f"index {factory}: {reason}" in output
     assert on_device(index, GPU) is index
-    assert reason in capsys.readouterr().out
+    assert f"search index: {reason}" in capsys.readouterr().out
 
 
 def test_lookup_tables_of_long_codes_are_in_float16(copies: list[OnGpu], tmp_path: Path) -> None:
@@ -176,7 +187,7 @@ def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Em
 def test_a_gpu_that_is_full_is_no_fault_of_the_factory() -> None:
     with (
         pytest.raises(RuntimeError, match="out of memory") as raised,
-        faiss_errors("Flat, which cannot be copied to the GPU", "index.factory"),
+        faiss_errors("Flat, to which vectors cannot be added", "index.factory"),
     ):
         raise RuntimeError("StandardGpuResources: alloc fail (cudaMalloc error out of memory [2])")
     assert isinstance(user_error(raised.value), MemoryFull)

@@ -1,5 +1,7 @@
 """Queries written by a tiny T5: equal to transformers' own call, independent of what else is written, refused where it is none."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -51,6 +53,16 @@ def test_queries_are_those_of_transformers(generator: Path) -> None:
         ids = tokenizer([text], truncation=True, max_length=12, return_tensors="pt")
         (token_ids,) = model.generate(ids["input_ids"], attention_mask=ids["attention_mask"], do_sample=False, max_new_tokens=64)
         assert query == " ".join(tokenizer.decode(token_ids, skip_special_tokens=True).split()), "the likeliest token each time"
+
+
+def test_another_attention_of_config_json_is_ignored(generator: Path, tmp_path: Path) -> None:
+    """One that needs a package which is not installed."""
+    folder = tmp_path / "flash"
+    shutil.copytree(generator, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"attn_implementation": "flash_attention_2"}))
+    texts = ["a document about the river", "another one"]
+    assert Writing(folder).write(texts) == Writing(generator).write(texts)
 
 
 def test_batches_that_were_written_are_not_written_again(generator: Path) -> None:

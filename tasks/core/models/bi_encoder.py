@@ -18,7 +18,6 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from tasks.core.errors import UserError
@@ -43,7 +42,7 @@ from tasks.core.models.hidden_states.first_tokens import built_like_bert, first_
 from tasks.core.models.hidden_states.masks import attention_mask
 from tasks.core.models.hidden_states.pooling import pool, token_positions
 from tasks.core.models.layers import Layer, check_widths
-from tasks.core.models.limits import bf16_errors, model_class, no_cache, one_line
+from tasks.core.models.limits import model_class, no_cache, one_line, read_config, transformer_errors
 from tasks.core.tokens.tokenizer import drop_remote_code
 
 transformers_logging.disable_progress_bar()  # progress bars for a load of half a second are noise in a stage's log
@@ -97,7 +96,7 @@ class Encoder(nn.Module):
         """The tokens' outputs, [B, L, H]."""
         config = self.transformer.config
         positions = {"position_ids": token_positions(mask_BL)} if self.causal else {}
-        with bf16_errors(config):
+        with transformer_errors(config):
             output = self.transformer(input_ids=ids_BL, attention_mask=attention_mask(mask_BL, config), **positions, **self.options)
         outputs_BLH: torch.Tensor = output.last_hidden_state
         return outputs_BLH
@@ -134,9 +133,10 @@ def load_transformer(folder: Path) -> Any:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            config = read_config(folder)
             transformer, report = model_class(config).from_pretrained(
                 folder,
+                config=config,
                 dtype=torch.float32,
                 local_files_only=True,
                 trust_remote_code=False,

@@ -23,7 +23,7 @@ from tasks.core.machine.devices import Coming, best_batch_tokens, move_module, t
 from tasks.core.models.folder import refuse_adapters
 from tasks.core.models.hidden_states.first_tokens import built_like_bert, first_outputs
 from tasks.core.models.hidden_states.masks import attention_mask
-from tasks.core.models.limits import CLOSE, FAILURES, bf16_errors, no_cache, one_line
+from tasks.core.models.limits import CLOSE, FAILURES, no_cache, one_line, read_config, transformer_errors
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.folder import cut_by_budget
 from tasks.core.tokens.tokenizer import drop_remote_code, load_tokenizer, longest_text
@@ -54,7 +54,7 @@ class CrossEncoder:
 
     def logits(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits [B, 1] of tokenized pairs."""
-        with bf16_errors(self.model.config):
+        with transformer_errors(self.model.config):
             if built_like_bert(self.model.base_model):
                 return _first_logits(self.model, **tensors)
             inputs = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
@@ -202,12 +202,13 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
             torch.manual_seed(seed or 0)
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 folder,
+                config=read_config(folder, **({} if seed is None else {"num_labels": 1})),
                 dtype=torch.float32,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
                 output_loading_info=True,
-                **({} if seed is None else {"num_labels": 1, "ignore_mismatched_sizes": True}),
+                ignore_mismatched_sizes=seed is not None,
             )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         reason = one_line(error)

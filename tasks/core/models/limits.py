@@ -19,6 +19,16 @@ CLOSE = 1e-3  # allowed effect of padding, as a share of the largest number of a
 WITH_DECODER = ("t5", "mt5", "umt5")  # their encoder can be loaded alone, as sentence-transformers does (GTR, Sentence-T5)
 
 
+def read_config(folder: Path, **settings: Any) -> Any:
+    """The configuration of a local model folder, changed by `settings`; errors are those of transformers.
+
+    Its choice of attention is dropped: `eager` would add our boolean masks to the scores, and `flash_attention_2` needs a package.
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
+    config._attn_implementation = None
+    return config
+
+
 def model_class(config: Any) -> Any:
     """The class that loads a transformer of this configuration; for T5 and its like, only the encoder."""
     return AutoModelForTextEncoding if config.model_type in WITH_DECODER else AutoModel
@@ -32,14 +42,21 @@ def no_cache(model: Any) -> dict[str, bool]:
 
 
 @contextmanager
-def bf16_errors(config: Any) -> Iterator[None]:
-    """Turn a failure of a transformer of `config` in bfloat16 into a UserError: DeBERTa's first version fails so under autocast."""
+def transformer_errors(config: Any) -> Iterator[None]:
+    """Turn a failure of a transformer of `config` that other settings avoid into a UserError.
+
+    In bfloat16, DeBERTa's first version fails under autocast. On a GPU, deterministic algorithms refuse some operations, as `cumsum`.
+    """
     try:
         yield
     except RuntimeError as error:
-        if "BFloat16" not in str(error):
-            raise
-        raise UserError(f"found a transformer ({config.model_type}) that fails in bf16 ({one_line(error)}); set precision: fp32") from None
+        found = f"found a transformer ({config.model_type}) that"
+        if "BFloat16" in str(error):
+            raise UserError(f"{found} fails in bf16 ({one_line(error)}); set precision: fp32") from None
+        if "does not have a deterministic implementation" in str(error):
+            reason = one_line(error).split(",")[0]
+            raise UserError(f"{found} is not reproducible on a GPU ({reason}); set device: cpu in runtime.yaml") from None
+        raise
 
 
 def one_line(error: Exception) -> str:
@@ -51,7 +68,7 @@ def most_tokens(folder: Path) -> int:
     """The most tokens per text, special tokens included: the tokenizer's limit, or the transformer's positions if those are fewer."""
     place = folder / "document" if (folder / ROUTER).exists() else folder
     try:
-        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        config = read_config(place)
         with torch.device("meta"):
             transformer = model_class(config).from_config(config, trust_remote_code=False)
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:

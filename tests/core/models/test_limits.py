@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import BertConfig
 
 from tasks.base.shape import fitted_tokenizer
 from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
-from tasks.core.models.limits import most_tokens
+from tasks.core.models.limits import most_tokens, transformer_errors
 from tasks.core.tokens.tokenizer import load_tokenizer
 
 
@@ -33,3 +35,18 @@ def test_a_folder_that_is_no_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be loaded") as error:
         most_tokens(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_an_operation_without_a_reproducible_form_is_one_line() -> None:
+    """As torch words it on CUDA."""
+    text = (
+        "cumsum_cuda_kernel does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True)'. You can"
+    )
+    line = (
+        r"^found a transformer \(bert\) that is not reproducible on a GPU \(cumsum_cuda_kernel does not have a deterministic "
+        r"implementation\); set device: cpu in runtime.yaml$"
+    )
+    with pytest.raises(UserError, match=line), transformer_errors(BertConfig()):
+        raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), transformer_errors(BertConfig()):
+        torch.ones(2, 3) @ torch.ones(2, 3)

@@ -157,6 +157,24 @@ def test_groups_and_products_fit_a_gpu() -> None:
             assert exact.rows_at_once(768, GPU) > 100_000
 
 
+def test_blocks_that_one_pass_uses_up_are_refused() -> None:
+    vectors = np.ones((4, 3), dtype=np.float32)
+    with pytest.raises(AssertionError, match="blocks that may be passed over twice"):
+        search(vectors, iter([(0, vectors)]), 2, CPU)
+
+
+def test_memory_that_torch_keeps_of_a_former_search_is_free() -> None:
+    used = 6 << 30
+    with fake_gpu():
+        at_first = exact.rows_at_once(768, GPU)
+        with mock.patch.multiple(
+            torch.cuda, mem_get_info=lambda *_: ((8 << 30) - used, 16 << 30), memory_reserved=lambda *_: used, memory_allocated=lambda *_: 0
+        ):
+            assert exact.rows_at_once(768, GPU) == at_first > exact.LEAST
+            with mock.patch.object(torch.cuda, "memory_allocated", lambda *_: used):
+                assert exact.rows_at_once(768, GPU) == exact.LEAST
+
+
 def test_few_queries_of_a_usual_corpus_need_a_second_pass() -> None:
     rng = np.random.default_rng(0)
     vectors, queries = (rng.normal(size=(n, 64)).astype(np.float32) for n in (20000, 50))

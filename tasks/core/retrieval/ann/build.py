@@ -19,7 +19,7 @@ from tasks.core.files import new_file
 from tasks.core.retrieval.ann.factories import layers, reason
 from tasks.core.retrieval.ann.search import FLAT
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.gpu.indexes import FaissGpu, cpu_only_reason
+from tasks.core.retrieval.gpu.indexes import FaissGpu, gpu_copy
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
@@ -62,11 +62,11 @@ def build(
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
     target = index
     if gpu:
-        if why := cpu_only_reason(index):
-            print(f"index {params.factory}: on the CPU: {why}")
+        copy, why = gpu_copy(index, gpu, len(embeddings))
+        if copy is not None:
+            target = copy
         else:
-            with faiss_errors(f"{params.factory}, which cannot be copied to the GPU", key):
-                target = gpu.copy(index, len(embeddings))
+            print(f"index {params.factory}: on the CPU: {why}")
     *_, proper = layers(index)
     if isinstance(proper, faiss.IndexHNSW):  # its graph depends on the order of threads
         faiss.omp_set_num_threads(1)

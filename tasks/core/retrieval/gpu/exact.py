@@ -51,7 +51,9 @@ class Counted:
 
 def rows_at_once(width: int, device: torch.device) -> int:
     """How many rows of a group fit in half of the GPU's free memory: vectors in four forms, and the products of one part."""
-    return max(LEAST, min(ROWS, (torch.cuda.mem_get_info(device)[0] // 2 - 8 * products_at_once(device)) // (16 * width)))
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # of former searches; torch keeps it for the next
+    free = torch.cuda.mem_get_info(device)[0] + unused
+    return max(LEAST, min(ROWS, (free // 2 - 8 * products_at_once(device)) // (16 * width)))
 
 
 def products_at_once(device: torch.device) -> int:
@@ -175,6 +177,7 @@ def search(
     group, by its first row, for the next search of the same vectors. UserError for a vector that is not finite. Nothing is read from the
     GPU before all rows have been searched, and then all at once.
     """
+    assert not isinstance(blocks, Iterator), "blocks that may be passed over twice"
     tensor = queries_QD if isinstance(queries_QD, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(queries_QD))
     asked_QD = tensor.to(device).float()
     halved = Halved.of(asked_QD, together=False)

@@ -7,7 +7,7 @@ import faiss
 import torch
 
 from tasks.core.errors import UserError
-from tasks.core.retrieval.ann.factories import layers
+from tasks.core.retrieval.ann.factories import layers, reason
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
@@ -72,6 +72,19 @@ def cpu_only_reason(index: Any) -> str:
     return ""
 
 
+def gpu_copy(index: Any, gpu: FaissGpu, rows: int = 0) -> tuple[Any, str]:
+    """`index` on the GPU with room for `rows` vectors, and an empty text; or None, and why it stays on the CPU.
+
+    Which lengths of codes and types of numbers a GPU takes depends on the version of faiss, so faiss is asked.
+    """
+    if why := cpu_only_reason(index):
+        return None, why
+    try:
+        return gpu.copy(index, rows), ""
+    except RuntimeError as error:  # also where it does not fit
+        return None, reason(error)
+
+
 class Copied:
     """An index and its copy on a GPU, which is searched where `k` allows."""
 
@@ -98,11 +111,8 @@ def on_device(index: Any, device: torch.device) -> Any:
     gpu = FaissGpu.of(device)
     if gpu is None:
         return index
-    why = cpu_only_reason(index)
-    if not why:
-        try:
-            return Copied(index, gpu.copy(index))
-        except RuntimeError as error:  # it does not fit
-            why = str(error).splitlines()[-1].strip()
+    copy, why = gpu_copy(index, gpu)
+    if copy is not None:
+        return Copied(index, copy)
     print(f"search index: on the CPU: {why}")
     return index
