@@ -72,7 +72,8 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
             try:
                 response = await answer(request)
             except Exception as error:
-                print(f"retemper: error: {path}: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
+                with suppress(OSError):  # stderr may be on the same full disk
+                    print(f"retemper: error: {path}: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
                 response = refusal(500, "the search failed; the server's log says why")
         response.headers["Content-Security-Policy"] = SOURCES
         response.headers["X-Content-Type-Options"] = "nosniff"
