@@ -43,6 +43,7 @@ def absolute(source: str, project: Path) -> str:
 
 def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     """Merge folders into the BEIR folder `out`: documents and queries by _id, the rest by (query, document); the later folder wins.
+    What one folder has twice, and not equal, stays twice.
 
     The order is that of first appearance. Qrels get a fourth column, weight, if any part has one; it is 1 for the other parts. Ids and
     lines are in a temporary database on disk, so memory does not grow with the corpus. If the same files were merged before, nothing is
@@ -106,20 +107,27 @@ def _stamp(path: Path) -> list[str | int]:
 
 
 def _merge_lines(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
-    """The lines of `parts`, one per key: the last line with that key, in the place of the first."""
+    """The lines of `parts`, one per key: the last line with that key, in the place of the first.
+
+    Different lines of one part with the same key are all kept, below one another: prepare refuses what contradicts itself.
+    """
     with closing(sqlite3.connect(database)) as table:
         table.execute("PRAGMA journal_mode = OFF")
         table.execute("PRAGMA synchronous = OFF")
-        table.execute("CREATE TABLE lines (place INTEGER PRIMARY KEY, key TEXT UNIQUE, line TEXT)")
+        table.execute("CREATE TABLE lines (place INTEGER PRIMARY KEY, key TEXT UNIQUE, part INTEGER, line TEXT)")
         rows = (
-            (line_key, line)
-            for files, path in parts
+            (line_key, part, line)
+            for part, (files, path) in enumerate(parts)
             for number, line in _lines(files, path)
             if (line_key := key(path, number, line)) is not None
         )
-        table.executemany("INSERT INTO lines (key, line) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET line = excluded.line", rows)
-        for (line,) in table.execute("SELECT line FROM lines ORDER BY place"):
-            yield line
+        table.executemany(
+            "INSERT INTO lines (key, part, line) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET part = excluded.part, line = "
+            "CASE WHEN part = excluded.part AND line <> excluded.line THEN line || char(10) || excluded.line ELSE excluded.line END",
+            rows,
+        )
+        for (text,) in table.execute("SELECT line FROM lines ORDER BY place"):
+            yield from text.split("\n")
     database.unlink()
 
 

@@ -1,6 +1,6 @@
 """`python -m flows.cli`: the command line where the `retemper` script is not installed."""
 
-from flows.cli.main import main
+from flows.cli.entry import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -264,14 +264,18 @@ def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
             ):
                 delimiter = delimiter_of(path, handle)
                 lines_before = seek_header(handle)
-                rows = csv.DictReader(handle, delimiter=delimiter)
+                rows = csv.DictReader(handle, delimiter=delimiter, strict=True)
                 if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
                     raise UserError(
                         f"{path}:{lines_before + 1}: no column {', '.join(missing)}, expected query, shown, and clicked or position"
                     )
                 for row in rows:
                     yield f"{path}:{lines_before + rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
-        except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
+        except csv.Error as error:
+            raise UserError(
+                f"{path}:{lines_before + rows.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
+            ) from None
+        except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8, gzip if its name ends in .gz") from None
         return
     for number, line in lines(path, log.skip):

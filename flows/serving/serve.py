@@ -162,4 +162,5 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def _say(line: str) -> None:
-    print(f"retemper: {line}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk, or a reader that has left: queries are answered all the same
+        print(f"retemper: {line}", file=sys.stderr, flush=True)

@@ -31,6 +31,8 @@ def read_parquet(path: Path) -> Iterator[Page]:
                 raise UserError(
                     f"{path}: found columns {', '.join(file.schema_arrow.names)}, expected id, title, and text; {missing[0]} is missing"
                 )
+            if repeated := [name for name in FIELDS if file.schema_arrow.names.count(name) > 1]:
+                raise UserError(f"{path}: found column {repeated[0]} more than once, expected it once; rename or drop one")
             for batch in file.iter_batches(BATCH_ROWS // 8, columns=list(FIELDS)):
                 columns = [batch[name].cast(pa.string()).to_pylist() for name in FIELDS]
                 yield from (Page(id_ or "", title or "", text or "") for id_, title, text in zip(*columns, strict=True))

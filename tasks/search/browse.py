@@ -1,8 +1,11 @@
 """A local page to compare two systems query by query, and to judge what they find. `python -m tasks.search.browse`."""
 
+import fcntl
 import json
+import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
@@ -10,13 +13,15 @@ from threading import Lock
 from typing import Any
 
 import pyarrow as pa
-from fastapi import FastAPI, HTTPException
-from fastapi.responses import HTMLResponse
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 
 from tasks.core.charts.local import local_app, serve_local
 from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_text
+from tasks.core.params.safe_yaml import HALVES
 from tasks.core.sources.grades import is_grade
 from tasks.core.stage.entry import parser, stage
 from tasks.core.tables.ids import ordinals
@@ -66,33 +71,55 @@ class Corpus:
 
 
 class Judgments:
-    """The judgments of this session, as a batch for the inbox: qrels/SPLIT.tsv, and queries.jsonl for queries that were typed in."""
+    """Judgments as a batch for the inbox: qrels/SPLIT.tsv, and queries.jsonl for queries that were typed in.
+
+    Others may change the batch meanwhile (a second page, `retemper forget`), so each judgment is added to what is on disk then.
+    """
 
     def __init__(self, batch: Path, split: str) -> None:
-        self._qrels, self._queries = batch / "qrels" / f"{split}.tsv", batch / "queries.jsonl"
+        """UserError if the batch is not as we write it, here and in `add`."""
+        self._batch, self._qrels, self._queries = batch, batch / "qrels" / f"{split}.tsv", batch / "queries.jsonl"
         self._lock = Lock()
-        self.grades = _grades(self._qrels)  # from an earlier start with the same batch
-        self._typed = _typed(self._queries)
+        self.grades = _grades(self._qrels)  # as last read; replaced, never changed, because other threads read it
+        _typed(self._queries)
 
     def of(self, query: str) -> dict[str, int]:
-        """The grades of a query's documents; others may be added meanwhile."""
-        with self._lock:
-            return {doc: grade for (name, doc), grade in self.grades.items() if name == query}
+        """The grades of a query's documents."""
+        return {doc: grade for (name, doc), grade in self.grades.items() if name == query}
 
-    def add(self, judgment: Judgment) -> str:
-        """Add a judgment, write all to disk, and return the id of its query."""
+    def add(self, judgment: Judgment, corpus_grade: int = 0) -> str:
+        """Add a judgment, write all to disk, and return the id of its query.
+
+        A document that is relevant already, here or by `corpus_grade`, keeps the higher grade.
+        """
         query = judgment.query or TYPED + blake2b(judgment.text.encode(), digest_size=8).hexdigest()
         if any(mark in query + judgment.doc for mark in "\t\n\r"):
             raise HTTPException(400, "an id with a tab or a line end cannot be written as qrels")
-        with self._lock:
-            self.grades[query, judgment.doc] = judgment.grade
+        pair = query, judgment.doc
+        with self._lock, _hold(self._batch):
+            grades, typed = _grades(self._qrels), _typed(self._queries)
+            grades[pair] = max(judgment.grade, grades.get(pair, 0), corpus_grade) if judgment.grade else 0
             if judgment.query is None:
-                self._typed[query] = judgment.text
-                lines = [json.dumps({"_id": name, "text": text}, ensure_ascii=False) + "\n" for name, text in self._typed.items()]
+                typed[query] = judgment.text
+                lines = [json.dumps({"_id": name, "text": text}, ensure_ascii=False) + "\n" for name, text in typed.items()]
                 write_text(self._queries, "".join(lines))
-            rows = [f"{name}\t{doc}\t{grade}\n" for (name, doc), grade in self.grades.items()]
+            rows = [f"{name}\t{doc}\t{grade}\n" for (name, doc), grade in grades.items()]
             write_text(self._qrels, HEADER + "\n" + "".join(rows))
+            self.grades = grades
         return query
+
+
+@contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    """Wait for the lock of a folder, and hold it: another process may be writing there. Some network file systems have no such locks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: LexicalSystem) -> FastAPI:
@@ -142,7 +169,17 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
             raise HTTPException(404, f"no query {judgment.query} in {corpus.split}")
         if ordinals(pa.chunked_array([[judgment.doc]], pa.string()), corpus.documents)[0] < 0:
             raise HTTPException(404, f"no document {judgment.doc} in the corpus")
-        return {"query": judgments.add(judgment)}
+        corpus_grade = corpus.qrels.get(judgment.query or "", {}).get(judgment.doc, 0)
+        try:
+            return {"query": judgments.add(judgment, corpus_grade)}
+        except (UserError, OSError) as error:  # someone has edited the batch, or a disk is full
+            raise HTTPException(503, f"the judgment is not written: {error}") from None
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        """One line, without what was found: half a character cannot be sent."""
+        fault = error.errors()[0]
+        return JSONResponse({"detail": f"{'.'.join(str(part) for part in fault['loc'][1:])}: {fault['msg']}"}, status_code=422)
 
     return app
 
@@ -167,12 +204,16 @@ def _typed(path: Path) -> dict[str, str]:
     for number, line in _lines(path):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
-        if not isinstance(record, dict) or record.keys() != {"_id", "text"}:
-            raise UserError(f"{path}:{number}: found {line[:SHOWN]!r}, expected an object with _id and text alone; {REMEDY}")
+        if not isinstance(record, dict) or record.keys() != {"_id", "text"} or not all(map(_is_text, record.values())):
+            raise UserError(f"{path}:{number}: found {line[:SHOWN]!r}, expected an object with _id and text alone, both texts; {REMEDY}")
         texts[record["_id"]] = record["text"]
     return texts
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not HALVES.search(value)
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

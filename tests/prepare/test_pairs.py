@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.text.plain import Shares, digest
 from tasks.prepare.readers.kinds import read
+from tasks.prepare.readers.pairs import rows
 
 ROWS = [  # question, answer, split
     ("How do I reset it?", "Hold the button.", "train"),
@@ -185,3 +187,44 @@ def test_half_a_character_in_an_id_is_refused(prepare: Any, tmp_path: Path, colu
     (tmp_path / "faq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match=r"faq.jsonl:2: found id '\\ud800x', expected one without half a character"):
         prepare(f"pairs:{tmp_path / 'faq.jsonl'}")
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        ({"split": "test"}, r"found the key 'split', expected the keys of the first line; write it in the first line too \(null if"),
+        ({"Title": "T"}, r"found the key 'Title', expected the keys of the first line; "),
+        ({"negative": "n"}, r"found the key 'negative', expected the keys of the first line; "),
+        ({"note": "", "id": 7}, r"found the key 'id', expected the keys of the first line; "),
+        ({"label": 0}, r"found column label, expected rows whose passage answers the query; "),
+        ({"question": "c"}, r"found columns query and question, expected one of them; "),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_column_that_the_first_line_lacks_is_refused(prepare: Any, write_files: Any, row: dict[str, Any], line: str) -> None:
+    """It was ignored: a row of test could be trained on, and a label of 0 was a positive."""
+    rows = [{"query": f"q {n}", "answer": f"a {n}", **added} for n, added in enumerate(({}, {"comment": 1}, row))]
+    folder = write_files({"faq.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    with pytest.raises(UserError, match=rf"faq\.jsonl:3: {line}"):
+        prepare(f"pairs:{folder / 'faq.jsonl'}")
+    excluded = f"pairs:{folder / 'faq.jsonl'}#label=,id=,title="
+    if row.keys() & {"label", "id", "Title"}:
+        assert [text for _, _, text in prepare(excluded).documents] == ["a 0", "a 1", "a 2"]
+
+
+def test_other_columns_of_parquet_do_not_matter(tmp_path: Path) -> None:
+    """Whatever their type and their names."""
+    table = pa.table({"query": [row[0] for row in ROWS], "split": [row[2] for row in ROWS], "answer": [row[1] for row in ROWS]})
+    pq.write_table(table, tmp_path / "faq.parquet")
+    times = pa.array([datetime(2024, 1, n) for n in range(1, 6)])
+    table = (
+        table.add_column(0, "created_at", times)
+        .append_column("query.at", times)
+        .append_column("vector", pa.array([[0.5, n] for n in range(5)]))
+    )
+    for note in ("x", "y"):
+        table = table.add_column(2, "note", pa.array([note] * 5))
+    pq.write_table(table, tmp_path / "more.parquet")
+    expected = [row[1:] for row in rows(tmp_path / "faq.parquet", "")]
+    assert [row[:2] for row in expected] == [row[:2] for row in ROWS]
+    assert [row[1:] for row in rows(tmp_path / "more.parquet", "")] == expected

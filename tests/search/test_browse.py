@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from flows.feedback.judgments import take_in
 from tasks.core.errors import UserError
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
+from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
 from tasks.search.__main__ import open_systems
 from tasks.search.browse import TYPED, Corpus, Judgment, Judgments, arguments, create_app, main
@@ -109,23 +111,14 @@ def test_judgments_are_a_batch_that_survives_the_session(client: TestClient, sma
     assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
 
 
-def test_grades_are_not_read_while_another_is_added(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dictionary that grows while it is read raises RuntimeError."""
-    monkeypatch.chdir(small.folder)
-    judgments = Judgments(Path("inbox/judged"), "dev")
-    client = make_client(GIVEN, judgments)
-
-    class Locked(dict[tuple[str, str], int]):
-        def items(self) -> Any:
-            assert judgments._lock.locked()
-            return super().items()
-
-    judgments.grades = Locked({("other", "d01"): 3})
-    text = " ".join(pq.read_table("data/corpus/documents.parquet")["text"][0].as_py().split()[:6])
-    doc = client.get("/api/search", params={"system": "bm25", "text": text}).json()["hits"][0]["id"]
-    client.post("/api/judge", json={"text": text, "doc": doc, "grade": 2})
-    results = client.get("/api/search", params={"system": "bm25", "text": text}).json()
-    assert (results["hits"][0]["grade"], results["relevant"]) == (2, 1)
+def test_grades_are_not_read_while_another_is_added(tmp_path: Path) -> None:
+    """A dictionary that grows while it is read raises RuntimeError: a search reads the one from before, or the next one."""
+    judgments = Judgments(tmp_path, "dev")
+    judgments.add(Judgment(query="q", text="x", doc="d1", grade=1))
+    before = judgments.grades
+    judgments.add(Judgment(query="q", text="x", doc="d2", grade=2))
+    assert before == {("q", "d1"): 1}
+    assert judgments.of("q") == {"d1": 1, "d2": 2}
 
 
 @pytest.mark.parametrize(
@@ -233,6 +226,9 @@ def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> No
         ("qrels/dev.tsv", "\xe4".encode("latin-1"), "dev.tsv: cannot be read ("),
         ("queries.jsonl", '{"_id": "q"', 'queries.jsonl:1: found \'{"_id": "q"\', expected an object with _id and text alone'),
         ("queries.jsonl", '{"_id": "q", "text": "t", "metadata": {}}\n', "queries.jsonl:1: found "),
+        ("queries.jsonl", '{"_id": [1], "text": "t"}\n', 'queries.jsonl:1: found \'{"_id": [1], "text": "t"}\', expected an object'),
+        ("queries.jsonl", '{"_id": "q", "text": "\\ud800"}\n', "queries.jsonl:1: found "),
+        ("queries.jsonl", "[" * 100_000 + "\n", "queries.jsonl:1: found '[["),
     ],
 )
 def test_a_batch_that_would_lose_something_is_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -244,6 +240,65 @@ def test_a_batch_that_would_lose_something_is_refused(tmp_path: Path, name: str,
         Judgments(tmp_path, "dev")
     assert str(error.value).startswith(f"{path.parent}/{message}")
     assert str(error.value).endswith("; name another --batch, or fix that line")
+
+
+def test_two_pages_add_to_one_batch(tmp_path: Path) -> None:
+    first, second = Judgments(tmp_path, "dev"), Judgments(tmp_path, "dev")
+    for number, judgments in enumerate((first, second, first, second)):
+        judgments.add(Judgment(text=f"text {number}", doc=f"d{number}", grade=1))
+    queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels/dev.tsv"
+    assert [json.loads(line)["text"] for line in queries.read_text().splitlines()] == [f"text {number}" for number in range(4)]
+    assert [line.split("\t")[1:] for line in qrels.read_text().splitlines()[1:]] == [[f"d{number}", "1"] for number in range(4)]
+    for path in (queries, qrels):  # as retemper forget does
+        path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "text 1" not in line and "d1" not in line))
+    first.add(Judgment(query="q", text="x", doc="d9", grade=0))
+    assert [line.split("\t")[1] for line in qrels.read_text().splitlines()[1:]] == ["d0", "d2", "d3", "d9"]
+    assert "text 1" not in queries.read_text()
+    assert not list(tmp_path.rglob(".*")), "the inbox has no lock file"
+
+
+@pytest.fixture
+def judging(tmp_path: Path) -> TestClient:
+    """The page over a corpus of query q and documents d1, grade 3, and d2, not judged; nothing can be searched."""
+    documents = tmp_path / "documents.parquet"
+    pq.write_table(pa.table([["d1", "d2"], ["", ""], ["one", "two"]], schema=DOCUMENTS), documents)
+    corpus: Any = SimpleNamespace(documents=documents, split="dev", queries={"q": "x"}, qrels={"q": {"d1": 3}})
+    unused: Any = None
+    return TestClient(create_app(unused, corpus, Judgments(tmp_path / "batch", "dev"), unused), base_url="http://localhost")
+
+
+def test_a_click_on_relevant_keeps_a_higher_grade(judging: TestClient, tmp_path: Path) -> None:
+    qrels = tmp_path / "batch/qrels/dev.tsv"
+    for doc, grade, expected in (
+        ("d1", 1, 3),
+        ("d1", 0, 0),
+        ("d1", 1, 3),
+        ("d2", 0, 0),
+        ("d2", 2, 2),
+        ("d2", 1, 2),
+        ("d2", 0, 0),
+        ("d2", 1, 1),
+    ):
+        assert judging.post("/api/judge", json={"query": "q", "text": "x", "doc": doc, "grade": grade}).json() == {"query": "q"}
+        assert dict(line.split("\t")[1:] for line in qrels.read_text().splitlines()[1:])[doc] == str(expected), (doc, grade)
+
+
+def test_half_a_character_is_refused_without_sending_it_back(judging: TestClient, tmp_path: Path) -> None:
+    body = {"content": b'{"text": "\\ud800", "doc": "d1", "grade": 1}', "headers": {"content-type": "application/json"}}
+    answer = judging.post("/api/judge", **body)
+    assert answer.status_code == 422
+    assert answer.json() == {"detail": "text: Input should be a valid string, unable to parse raw data as a unicode string"}
+    assert not (tmp_path / "batch").exists()
+
+
+def test_a_batch_that_is_invalid_by_now_is_reported_and_left(judging: TestClient, tmp_path: Path) -> None:
+    qrels = tmp_path / "batch/qrels/dev.tsv"
+    qrels.parent.mkdir(parents=True)
+    qrels.write_text("a note\n")
+    answer = judging.post("/api/judge", json={"query": "q", "text": "x", "doc": "d1", "grade": 1})
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith(f"the judgment is not written: {qrels}:1: found 'a note', expected the header")
+    assert qrels.read_text() == "a note\n"
 
 
 def test_judgments_of_a_spreadsheet_can_be_added_to(tmp_path: Path) -> None:

@@ -183,11 +183,12 @@ def columns_in(file: Path, column_spec: str) -> Columns | None:
 
 
 def _cells(file: Path, column_spec: str) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
-    """Every row, with the places of its columns."""
+    """Every row, with the places of its columns. Of Parquet, only the columns of a role are read."""
     if extension(file) == ".parquet":
         names = names_of(file)
-        columns = columns_of(str(file), names, column_spec)
-        for at, values in read_rows((file,), [(name,) for name in names]):
+        wanted = [names[place] for place in _places(columns_of(str(file), names, column_spec))]
+        columns = columns_of(str(file), wanted, column_spec)
+        for at, values in read_rows((file,), [(name,) for name in wanted], named_only=True):
             yield at, columns, values
     elif extension(file) in (".csv", ".tsv"):
         columns = None
@@ -196,13 +197,38 @@ def _cells(file: Path, column_spec: str) -> Iterator[tuple[At, Columns, Sequence
             if cells is not None:
                 yield at, columns, cells
     else:
-        names, columns = [], None
-        for at, record in read_objects(file, NEEDED):
-            if columns is None:  # the keys of the first line are the file's columns
-                names, columns = list(record), columns_of(str(at), list(record), column_spec)
-            yield at, columns, [record.get(name) for name in names]
+        yield from _object_cells(file, column_spec)
+
+
+def _object_cells(file: Path, column_spec: str) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
+    """Every row of JSON lines. The keys of the first line are the columns. UserError for a later key that would be one, too."""
+    names, columns, known_keys = list[str](), None, set[str]()
+    for at, record in read_objects(file, NEEDED):
         if columns is None:
-            raise UserError(f"{file}: found no line, expected JSON lines with {NEEDED}")
+            names, columns = list(record), columns_of(str(at), list(record), column_spec)
+        if not record.keys() <= known_keys:
+            _refuse_new_columns(at, columns, names=[*names, *(name for name in record if name not in names)], column_spec=column_spec)
+            known_keys |= record.keys()
+        yield at, columns, [record.get(name) for name in names]
+    if columns is None:
+        raise UserError(f"{file}: found no line, expected JSON lines with {NEEDED}")
+
+
+def _refuse_new_columns(at: At, columns: Columns, *, names: Sequence[str], column_spec: str) -> None:
+    """UserError if `names`, the keys of the first line and then later ones, have columns that the first line lacks."""
+    if new := [place for place in _places(columns_of(str(at), names, column_spec)) if place not in _places(columns)]:
+        raise Invalid(
+            where=str(at),
+            found=f"the key {names[new[0]][:SHOWN]!r}",
+            expected="the keys of the first line",
+            remedy="write it in the first line too (null if that has none)",
+        )
+
+
+def _places(columns: Columns) -> list[int]:
+    """The places of all columns, in order."""
+    optional = (place for place in (columns.title, columns.id, columns.query_id, columns.split) if place is not None)
+    return sorted((columns.query, columns.passage, *optional, *columns.negatives))
 
 
 def _split(at: At, value: object) -> str:

@@ -177,14 +177,18 @@ def _json(path: Path, read: Callable[[Any], T]) -> T:
 
 
 def read_rows(
-    files: Files | tuple[Batch], columns: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()
+    files: Files | tuple[Batch], columns: Sequence[tuple[str, ...]], optional: tuple[str, ...] = (), *, named_only: bool = False
 ) -> Iterator[tuple[At, tuple[Any, ...]]]:
-    """For every row, its values in `columns`, each given by its possible names; None for an `optional` column that is absent."""
+    """For every row, its values in `columns`, each given by its possible names; None for an `optional` column that is absent.
+
+    `named_only`: leave the other columns of Parquet files on disk; a message about a missing column cannot list them then.
+    """
+    wanted = [name for names in columns for name in names] if named_only else None
     for source in files:
         file, start, raw = source if isinstance(source, Batch) else Batch(source, 0)
         row = 0 if raw is None else start
         try:
-            for batch in _batches(file) if raw is None else pa.ipc.open_stream(raw):
+            for batch in _batches(file, wanted) if raw is None else pa.ipc.open_stream(raw):
                 column_values = [_column(file, batch, names, names == optional) for names in columns]
                 for values in zip(*column_values, strict=True):
                     row += 1
@@ -209,7 +213,8 @@ def _serialized(batch: pa.RecordBatch) -> bytes:
     return raw
 
 
-def _batches(file: Path) -> Iterator[pa.RecordBatch]:
+def _batches(file: Path, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Batches of rows; of Parquet, with the columns `names`, or all."""
     if file.suffix == ".arrow":
         with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
             for batch in stream:
@@ -217,7 +222,7 @@ def _batches(file: Path) -> Iterator[pa.RecordBatch]:
                     yield batch.slice(start, BATCH_ROWS)
     else:
         with open_parquet(file) as table:
-            yield from table.iter_batches(BATCH_ROWS)
+            yield from table.iter_batches(BATCH_ROWS, columns=names)
 
 
 def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional: bool) -> list[Any]:

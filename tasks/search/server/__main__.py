@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from argparse import ArgumentParser
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -64,17 +65,19 @@ def main() -> None:
 
 
 def _say(line: str) -> None:
-    print(f"retemper: {line}", flush=True)
+    with suppress(OSError):  # a full disk, or a reader that has left: queries are answered all the same
+        print(f"retemper: {line}", flush=True)
 
 
 def _unlogged(measures: Measures, error: OSError) -> None:
-    if not measures.lost:
-        print(
-            f"retemper: warning: a line of the query log was not written ({error}); retemper_unlogged counts such lines",
-            file=sys.stderr,
-            flush=True,
-        )
     measures.unlogged()
+    if measures.lost == 1:
+        with suppress(OSError):
+            print(
+                f"retemper: warning: a line of the query log was not written ({error}); retemper_unlogged counts such lines",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from tasks.core.errors import printable
 from tasks.core.retrieval.fusion import Ranked
 from tasks.search.server import limits
-from tasks.search.server.batches import Answer, Batches, Full
+from tasks.search.server.batches import Answer, Batches, Full, Left
 from tasks.search.server.log import Log
 from tasks.search.server.measures import Measures
 from tasks.search.server.served import Current
@@ -62,6 +62,7 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         start, path = time.perf_counter(), request.url.path
+        request.state.left = request.is_disconnected  # of this request: that of an endpoint, behind a middleware, is never true
         response: Response
         if not limits.is_host(name := request.headers.get("host", ""), settings.hosts):
             response = refusal(400, f"found the host {limits.printable_text(name)}, expected a name of this server; add --allow-host NAME")
@@ -72,7 +73,8 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
             try:
                 response = await answer(request)
             except Exception as error:
-                print(f"retemper: error: {path}: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
+                with suppress(OSError):  # stderr may be on the same full disk
+                    print(f"retemper: error: {path}: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
                 response = refusal(500, "the search failed; the server's log says why")
         response.headers["Content-Security-Policy"] = SOURCES
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -87,12 +89,14 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
 def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log | None, batches: Batches, page: str) -> None:
     """Add the endpoints."""
 
-    async def answer(queries: Sequence[str], k: int) -> list[dict[str, Any]]:
+    async def answer(request: Request, queries: Sequence[str], k: int) -> list[dict[str, Any]]:
         texts = [limits.checked_query(query) for query in queries]
         try:
-            answer: Answer = await batches.ask(texts, k)
+            answer: Answer = await batches.ask(texts, k, request.state.left)
         except Full:
             raise HTTPException(503, "too many queries are waiting; try again", {"Retry-After": "1"}) from None
+        except Left:
+            raise HTTPException(400, "the client has left") from None
         served, results = answer.served, []
         for query, ranked in zip(texts, answer.lists, strict=True):
             name = uuid.uuid4().hex
@@ -107,7 +111,7 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
             raise HTTPException(422, f"{limits.printable_text(name)}: found an unknown key, expected q and k (GET /search)")
         if not 1 <= k <= limits.MOST_K:
             raise HTTPException(400, f"k: found {k}, expected 1 to {limits.MOST_K}")
-        return (await answer([q], k))[0]
+        return (await answer(request, [q], k))[0]
 
     @app.post("/search")
     async def search_many(request: Request) -> dict[str, Any]:
@@ -115,8 +119,8 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
         if (body.query is None) == (body.queries is None):
             raise HTTPException(422, "expected either query or queries")
         if body.query is not None:
-            return (await answer([body.query], body.k))[0]
-        return {"results": await answer(body.queries or [], body.k)}
+            return (await answer(request, [body.query], body.k))[0]
+        return {"results": await answer(request, body.queries or [], body.k)}
 
     @app.post("/click")
     async def click(request: Request) -> dict[str, str]:

@@ -4,7 +4,7 @@ The queue is bounded. A request that does not fit is refused at once, not answer
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +15,10 @@ from tasks.search.server.served import Served
 
 class Full(Exception):
     """The queue has no room for a request."""
+
+
+class Left(Exception):
+    """The client of a request has left before the search."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Request:
-    """The queries of one request, and the future that its answer goes to."""
+    """The queries of one request, the future that its answer goes to, and whether its client has `left`."""
 
     queries: Sequence[str]
     k: int
     answer: asyncio.Future[Answer] = field(compare=False)
+    left: Callable[[], Awaitable[bool]] = field(compare=False)
 
 
 class Batches:
@@ -45,11 +50,14 @@ class Batches:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self.queued = 0  # queries
 
-    async def ask(self, queries: Sequence[str], k: int) -> Answer:
-        """The answer to a request. Raises Full if the queue has no room for it, and any error of the search."""
+    async def ask(self, queries: Sequence[str], k: int, left: Callable[[], Awaitable[bool]]) -> Answer:
+        """The answer to a request. Raises Full if the queue has no room for it, and any error of the search.
+
+        If `left` is true when its turn comes, it is not searched: Left.
+        """
         if self.queued + len(queries) > self._waiting:
             raise Full
-        request = Request(queries, k, asyncio.get_running_loop().create_future())
+        request = Request(queries, k, asyncio.get_running_loop().create_future(), left)
         self.queued += len(queries)
         self._queue.put_nowait(request)
         return await request.answer
@@ -68,7 +76,7 @@ class Batches:
                     batch.append(waiting)
                     count += len(waiting.queries)
             self.queued -= count
-            await self._answer([request for request in batch if not request.answer.done()])
+            await self._answer([request for request in batch if await _is_wanted(request)])
 
     async def _answer(self, batch: Sequence[Request]) -> None:
         """Search all requests with the same k at once. If that fails, search each by itself, so that none fails because of another."""
@@ -90,6 +98,13 @@ class Batches:
                 end = start + len(request.queries)
                 _resolve(request, Answer(served, found.lists[start:end], found.texts))
                 start = end
+
+
+async def _is_wanted(request: Request) -> bool:
+    """Whether a request still needs an answer."""
+    if not request.answer.done() and await request.left():
+        _resolve(request, Left())
+    return not request.answer.done()
 
 
 def _search(served: Served, requests: Sequence[Request]) -> Answer:

@@ -147,7 +147,8 @@ class Current:
 
     def _watch(self) -> None:
         while not self._stopping.wait(POLL_SECONDS):
-            self.look()
+            with suppress(Exception):  # such as of a link that leads to itself: a later model is followed all the same
+                self.look()
 
     def _stamp(self) -> tuple[str, int] | None:
         """A stamp that changes with the model: the target of the link, and the time of the record, which is written last. None: missing."""

@@ -10,7 +10,11 @@ from flows.batches.merge import OUT, STAMP, absolute, merge_folders, name_batche
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from tasks.core.errors import UserError
+from tasks.core.sources.datasets import parse_dataset
+from tasks.prepare.corpus import write_corpus
+from tasks.prepare.params import Prepare
 from tasks.prepare.readers.beir import qrels
+from tasks.prepare.readers.kinds import read as read_source
 
 
 def write_beir(
@@ -124,6 +128,40 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         take_in(rule, "demo", project)
     write_beir(project / "inbox/002", {"d3": "three"}, {"q3": "what is three"}, {("q3", "d3"): 1})
     assert take_in(Intake(inbox="inbox", mode="replace"), "demo", project).spec == f"beir:{project / 'inbox/002'}"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("corpus.jsonl", '{"_id": "d1", "text": "two"}', "corpus.jsonl:2: document id 'd1' is already used at"),
+        ("queries.jsonl", '{"_id": "q1", "text": "who"}', "queries.jsonl:2: query id 'q1' is already used at"),
+        ("qrels/dev.tsv", "q1\td1\t0", "dev.tsv:3: query 'q1' and document 'd1' have grade 0 here and 3 at"),
+    ],
+)
+def test_a_file_that_contradicts_itself_stays_for_prepare_to_refuse(tmp_path: Path, name: str, line: str, message: str) -> None:
+    """Its later line won, so prepare, which refuses both lines without a batch, saw one."""
+    base = write_beir(tmp_path / "base", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 3})
+    batch = write_beir(tmp_path / "batch", {"d9": "nine"}, dev={("q1", "d9"): 1})
+    first = (base / name).read_text().splitlines()[-1]
+    with (base / name).open("a") as handle:
+        handle.write(f"{line}\n")
+    merge_folders([base, batch], tmp_path / OUT, tmp_path / STAMP)
+    with pytest.raises(UserError) as refusal:
+        write_corpus(read_source(parse_dataset(f"beir:{tmp_path / OUT}")), Prepare(), tmp_path)
+    assert message in str(refusal.value)
+    assert f"(merged from {base / name}; " in name_batches(str(refusal.value), tmp_path)
+    (batch / name).write_text("query-id\tcorpus-id\tscore\n" * name.startswith("qrels") + f"{line}\n")
+    merge_folders([base, batch], tmp_path / OUT, tmp_path / STAMP)
+    merged = (tmp_path / OUT / name).read_text().splitlines()
+    assert merged.count(line) == 1 and first not in merged, "a later folder decides"
+
+
+def test_a_judgment_given_twice_is_merged_once(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "base", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 3})
+    with (folder / "qrels/dev.tsv").open("a") as handle:
+        handle.write("q1\td1\t3\n")
+    merge_folders([folder], tmp_path / "out", tmp_path / "stamp.json")
+    assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t3"]
 
 
 @pytest.mark.parametrize(

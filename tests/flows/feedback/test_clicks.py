@@ -314,6 +314,16 @@ def test_dev_has_what_is_surely_relevant(tmp_path: Path, shown: int, clicked: in
         ),
         ("log.csv", "query,clicked\na,b\n", "FILE:1: no column shown, expected query, shown"),
         ("log.csv", "query;shown,clicked\na;b\n", "FILE:1: found commas and semicolons in the header"),
+        (
+            "log.csv",
+            'query,shown\na,d1\n"b\nb",d1\n"c,d1\nd,d1\n',
+            "FILE:5: cannot be read (unexpected end of data), expected CSV in",
+        ),
+        (
+            "log.csv",
+            'query,shown\n"b" c,d1\n',
+            "FILE:2: cannot be read (',' expected after '\"'), expected CSV in the row that begins here",
+        ),
         ("none", None, "FILE: not found, expected a click log"),
     ],
 )

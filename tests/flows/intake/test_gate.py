@@ -165,13 +165,19 @@ def test_batches_count_in_the_order_of_the_merge(project: Path) -> None:
     assert BARE.replace("PATH", f"{project}/inbox/3/qrels/train.tsv") in batches["3"].reason
 
 
-def test_of_what_the_data_set_says_twice_the_later_counts(project: Path) -> None:
-    """As in the merge, though a batch may say nothing twice."""
-    twice = '{"_id": "q2", "text": "what"}\n{"_id": "q2", "text": "What is one?"}\n{"_id": "q3", "text": "What is one?"}\n'
+def test_of_what_is_said_twice_the_later_counts(project: Path) -> None:
+    """As in the merge: batch 0 says again what the data set says."""
     with (project / "base/queries.jsonl").open("a") as handle:
-        handle.write(f'{twice}{{"_id": "q3", "text": "who"}}\n')
+        handle.write('{"_id": "q2", "text": "what"}\n{"_id": "q3", "text": "What is one?"}\n')
     with (project / "base/corpus.jsonl").open("a") as handle:
-        handle.write('{"_id": "d2", "text": ""}\n{"_id": "d2", "text": "two"}\n')
+        handle.write('{"_id": "d2", "text": ""}\n')
+    write_files(
+        project / "inbox/0",
+        {
+            "corpus.jsonl": '{"_id": "d2", "text": "two"}\n',
+            "queries.jsonl": '{"_id": "q2", "text": "What is one?"}\n{"_id": "q3", "text": "who"}\n',
+        },
+    )
     question = (project / "base/queries.jsonl").read_text().splitlines()[0].split('"text": ')[1]
     write_files(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q4", "text": {question}\n', "qrels/train.tsv": f"{HEADER}q4\td2\t1\n"})
     write_files(project / "inbox/2", {"qrels/dev.tsv": f"{HEADER}q3\td2\t1\n"})
@@ -180,7 +186,7 @@ def test_of_what_the_data_set_says_twice_the_later_counts(project: Path) -> None
     )
     write_files(project / "inbox/4", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"})
     batches = take_batches(project)
-    assert {name: batch.state for name, batch in batches.items()} == {"1": "accepted", "2": "accepted", "3": "accepted", "4": "quarantined"}
+    assert [batch.state for _, batch in sorted(batches.items())] == ["accepted", "accepted", "accepted", "accepted", "quarantined"]
     assert "query 'q2' has the text of a query of train" in batches["4"].reason
 
 

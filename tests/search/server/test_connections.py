@@ -5,10 +5,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi import FastAPI, Request
+from uvicorn.server import ServerState
 
 from tasks.search.server import connections, limits
 from tasks.search.server.connections import Bounded, connection_limit
@@ -79,6 +82,59 @@ def test_more_than_the_most_are_closed_and_those_within_it_are_served(monkeypatc
         assert first.recv(4096).startswith(b"HTTP/1.1 503 "), "uvicorn's own limit counts those that wait, too"
         idle.close()
         third.close()
+
+
+def test_an_answer_that_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`close`, after the keep-alive time, waits for the client to read it."""
+    monkeypatch.setattr(connections, "STALL_SECONDS", LATE)
+    app = FastAPI()
+    app.get("/")(lambda: "x" * 20_000_000)  # more than a kernel keeps
+    with serve(app, http=Bounded, timeout_keep_alive=1) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(server.servers[0].sockets[0].getsockname())
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert connection.recv(10) == b"HTTP/1.1 2"
+        end = time.monotonic() + PATIENCE
+        while server.server_state.connections:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_client_that_reads_slowly_gets_its_answer() -> None:
+    """Its connection is dropped only once it has read nothing since the last look."""
+    waiting, timers, aborted = [30], list[tuple[Any, ...]](), list[str]()
+
+    def call_later(*timer: Any) -> Any:
+        timers.append(timer)
+        return SimpleNamespace(cancel=timers.clear)
+
+    loop: Any = SimpleNamespace(call_later=call_later)
+    transport: Any = SimpleNamespace(
+        get_extra_info=lambda *_: None,
+        set_write_buffer_limits=lambda **limits: waiting.append(limits["high"]),
+        get_write_buffer_size=lambda: waiting[0],
+        abort=lambda: aborted.append("abort"),
+        close=lambda: aborted.append("close"),
+    )
+    connection = Bounded(uvicorn.Config(FastAPI()), ServerState(), {}, loop)
+    connection.connection_made(transport)
+    assert waiting.pop() == 0, "a single byte that waits is noticed"
+    connection._stop_waiting()
+    connection.pause_writing()
+    for size in (20, 10):
+        waiting[0] = size
+        seconds, check, *before = timers.pop()
+        check(*before)
+        assert seconds == connections.STALL_SECONDS and aborted == []
+    connection.resume_writing()
+    assert timers == [], "all has been read"
+    connection.pause_writing()
+    _, check, *before = timers.pop()
+    check(*before)
+    assert aborted == ["abort"] and timers == []
+    connection.pause_writing()
+    connection.connection_lost(None)
+    assert timers == [], "the connection is gone"
 
 
 def test_open_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
