@@ -1,4 +1,4 @@
-# Everything from a bare machine with Python 3.11+ and git: `make run`, `make test`.
+# Everything from a bare machine with Python 3.11+ and git: `make setup`, `make run`, `make test`.
 #   EXTRA=cpu     faiss for the CPU (default) | gpu: faiss for CUDA 12 (Linux, x86-64). PyTorch itself uses a GPU either way.
 #   ARGS='-k NAME'  arguments for pytest (make test)
 #   PYTHON=...    the interpreter to build .venv with; default: the first of python3, python3.14 ... that is 3.11 to 3.14
@@ -23,15 +23,18 @@ export PIP_REQUIRE_VIRTUALENV = 1
 # mwparserfromhell has no wheel for Python 3.14: without a C compiler it is built in Python alone, which takes longer.
 export WITH_EXTENSION ?= optional
 
-.PHONY: run test test-heavy check help clean
+.PHONY: setup run test test-heavy check help clean
 help:
+	@echo 'make setup  make .venv and install what is missing in it'
 	@echo 'make run    set up what is missing, then run the pipeline'
 	@echo 'make test   set up what is missing, then run the tests'
 	@echo 'make test-heavy  many clones, real servers and schedules: an hour or more'
 	@echo 'make check  ruff, mypy, import-linter'
 	@echo 'make clean  remove the environment (.venv); data and caches stay'
 
-run: .venv/.ready-$(EXTRA)
+setup: .venv/.ready-$(EXTRA)
+
+run: setup
 	$(BIN)/retemper run
 
 test: .venv/.ready-$(EXTRA)-dev

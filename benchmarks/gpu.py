@@ -3,10 +3,11 @@
     python benchmarks/gpu.py [--only encode train search adore] [--rows 8800000] [--repeat 5] [--profile] [--encoder 6 384 12]
 
 Two ceilings are measured first: a product of square bf16 matrices, and a copy, bytes read and written. Encoders have the shapes of MiniLM
-and BERT-base and random weights, texts are random tokens, vectors random unit vectors in float16 on the GPU. Neither should change a time,
-but that the more alike vectors are, as encoders' are, the fewer half precision tells apart: the search has several. A step is that of the
-stage, with clipping and optimizer. Peers compute the same: transformers' BertModel with torch's attention over one padded batch, and
-faiss's GpuIndexFlatIP where faiss knows the GPU. Medians; `--profile` also prints the operations that take longest.
+and BERT-base and random weights, texts are random tokens, vectors random unit vectors in float16 on the GPU. Random tokens and weights
+should not change a time. Vectors may: the more alike they are, the fewer half precision can tell apart, so search is measured at several
+mean cosines. A step is that of the stage, with clipping and optimizer. Peers compute the same: transformers' BertModel with torch's
+attention over one padded batch, and faiss's GpuIndexFlatIP where faiss knows the GPU. Medians; `--profile` also prints the operations that
+take longest.
 """
 
 import argparse

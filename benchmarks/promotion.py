@@ -258,13 +258,13 @@ def main() -> None:
             shares = [tries(variant, RULES["guaranteed"], gain=0.02, count=args.years, seed=args.seed)[2] for variant in worlds_by_week]
             print(f"| guaranteed | {queries:,} | {' | '.join(f'{share:.1%}' for share in shares)} |", flush=True)
     if "vetoes" in args.only:
-        print("\n| dev queries | planted group | its loss | vetoed | false vetoes |\n|---:|---:|---:|---:|---:|")
+        print("\n| dev queries | planted group | its loss | comparisons | vetoed | false vetoes |\n|---:|---:|---:|---:|---:|---:|")
         cases = [(args.queries, 0.05, loss) for loss in (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)]
         cases += [(args.queries, 0.25, 0.05), (args.queries, 0.25, 0.1), (2_500, 0.05, 0.1), (10_000, 0.05, 0.05), (14_000, 0.05, 0.05)]
         for queries, size, loss in cases:
             count = args.years if queries <= args.queries else args.years // 5
             right, wrong = vetoed(world(args.spread, queries), gain=0.0, loss=loss, size=size, count=count, seed=args.seed)
-            print(f"| {queries:,} | {size:.0%} | {loss:.2f} | {right:.1%} | {wrong:.1%} |", flush=True)
+            print(f"| {queries:,} | {size:.0%} | {loss:.2f} | {count:,} | {right:.1%} | {wrong:.1%} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python benchmarks/search.py [--rows 1000000] [--queries 2000] [--width 384] [--depth 200] [--batch 32] [--repeat 3]
 
-The peer is IndexFlatIP on all cores. Ours reads the vectors from shards on disk for many queries, as mine and retrieve do, and keeps them
-for a step, as adore does; the index always holds them. Results are compared: the same scores to 1e-4, and the same rows but for ties.
-A step's search is of `batch` queries. Best of --repeat, alternating. The floor of many queries is the product alone, in bf16 where the
-machine multiplies that, measured by one of 2,048 queries and a shard; that of a step is reading the vectors once in that type.
+The peer is IndexFlatIP on all cores. Ours reads the vectors from shards on disk for many queries, as mine and retrieve do; for a step, as
+adore does, a CPU maps a copy of them and a GPU holds them. The index always holds them. Results are compared: the same scores to 1e-4, and
+the same rows but for ties. A step's search is of `batch` queries. Best of --repeat, alternating. The floor of many queries is the product
+alone, in bf16 where the machine multiplies that, measured by one of 2,048 queries and a shard; that of a step is reading the vectors once
+in that type.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What `deploy/` starts: sources exist, versions are pinned, commands are understood by the real command lines. Built where Docker is."""
+"""What `deploy/` and `make` start: sources exist, versions are pinned, the real command lines understand it. Built where Docker is."""
 
 import os
 import re
@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from typer.main import get_command
 
 from flows.cli.main import build
+from tasks.search.server.__main__ import GRACE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -29,6 +30,7 @@ SECRETS = {"POSTGRES_PASSWORD": "a", "MINIO_PASSWORD": "b", "RETEMPER_API_KEY": 
 def commands() -> list[list[str]]:
     """Every command that a service, a unit, or docs/deploy.md starts and that is ours or Prefect's, from its program's name on."""
     all_commands = [list(service["command"]) for service in SERVICES.values() if "command" in service]
+    all_commands = [shlex.split(command[2].partition("exec ")[2]) if command[:2] == ["sh", "-c"] else command for command in all_commands]
     for unit in UNITS:
         (line,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
         first, *rest = shlex.split(line)
@@ -57,6 +59,51 @@ def test_every_service_is_pinned_and_private() -> None:
     required = set(re.findall(r"\$\{(\w+):\?", text))
     assert required == set(SECRETS), "no secret has a default"
     assert set(re.findall(r"\$\{(\w+)", text)) == required | {"PROJECT", "RUN_AS"}
+
+
+def test_a_restarted_prefect_server_does_not_wait_for_the_lock_of_a_killed_one(tmp_path: Path) -> None:
+    """In every start of the container the server has process id 1, so Prefect takes the lock's owner for alive."""
+    lock = tmp_path / "home/concurrency_leases/expirations.lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("1")
+    program = tmp_path / "prefect"
+    program.write_text('#!/bin/sh\nls "$PREFECT_HOME/concurrency_leases"; echo "$@"\n')
+    program.chmod(0o755)
+    command = [word.replace("$$", "$") for word in SERVICES["prefect"]["command"]]  # as Compose does
+    variables = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PREFECT_HOME": str(tmp_path / "home")}
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout == "server start --host 0.0.0.0\n"
+
+
+def test_services_of_the_project_have_time_to_stop_and_a_home_that_lasts() -> None:
+    services = [service for service in SERVICES.values() if "/project" in service.get("working_dir", "")]
+    assert len(services) == 4
+    for service in services:
+        grace = service["stop_grace_period"].removesuffix("s")
+        assert int(grace) > GRACE_SECONDS + 5, "requests are answered, the last lines written"
+        home = service["environment"]["HOME"]
+        assert f"home:{home}" in service["volumes"], "a user that the image lacks has HOME=/, which it cannot write"
+        assert f"install --directory --mode 1777 {home}\n" in DOCKERFILE.read_text(encoding="utf-8")
+
+
+def test_git_ignores_the_file_of_secrets(tmp_path: Path) -> None:
+    page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    (secrets,) = set(re.findall(r"> (\S+) && chmod 600 \1", page))
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    process = subprocess.run(["git", "check-ignore", "-q", secrets], cwd=tmp_path, check=False)
+    assert (secrets, process.returncode) == ("deploy/.env", 0)
+
+
+def test_make_setup_installs_and_runs_nothing(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    plans = {
+        target: subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for target in ("setup", "run")
+    }
+    assert "pip --disable-pip-version-check --no-input install -q -c constraints.txt -e '.[cpu,demo]'" in plans["setup"]
+    assert "retemper run" not in plans["setup"] and plans["run"] == f"{plans['setup']}.venv/bin/retemper run\n"
 
 
 def test_what_the_image_is_made_of_is_there() -> None:

@@ -48,6 +48,17 @@ def test_paths_that_pages_name_exist() -> None:
         assert named == rooms, f"design.md: table of {folder}/ differs in {sorted(named ^ rooms)}"
 
 
+def test_files_of_the_walks_have_the_names_that_their_steps_tell() -> None:
+    walks = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").split("## Two walks")[1].split("\n## ")[0]
+    steps = re.findall(r"^\d+\. `([\w/]+\.py)`: (.*)$", walks, flags=re.MULTILINE)
+    assert len(steps) >= 13
+    for file, text in steps:
+        code = (ROOT / file).read_text(encoding="utf-8")
+        names = re.findall(r"`(\w+)`", re.sub(r"(`\w+` )?\(`.*?\)", "", text))  # names of another file are followed by it, in parentheses
+        missing = [name for name in names if not re.search(rf"\b{name}\b", code)]
+        assert not missing, f"design.md: {file} has no {', '.join(missing)}"
+
+
 def test_papers_are_cited_by_name_and_number() -> None:
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     sources = [name for name in files if name.endswith((".py", ".md", ".yaml")) and name != "tests/test_docs.py"]

@@ -135,7 +135,7 @@ def run_own_code(arguments: Sequence[str]) -> None:
 def _missing(error: ModuleNotFoundError) -> str:
     """One line on a missing package: a project's own code may need packages that this installation lacks."""
     code = Path(__file__).resolve().parents[2]
-    return f"{error.name}: not installed in {sys.prefix}, expected what {code} needs; run make run there, then {code}/.venv/bin/retemper"
+    return f"{error.name}: not installed in {sys.prefix}, expected what {code} needs; run make setup there, then {code}/.venv/bin/retemper"
 
 
 def _usage(error: typer.TyperException) -> str:

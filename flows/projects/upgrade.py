@@ -224,4 +224,4 @@ def _adopt(result: Upgraded, branch: str, *, clone: Path, tell: Tell) -> None:
     else:
         _change(result, clone=clone, tell=tell)
     if result.needs_setup:
-        tell(f"{' or '.join(NEEDED)} has changed: make run updates the environment (or pip install -c constraints.txt -e '.[cpu,demo]')")
+        tell(f"{' or '.join(NEEDED)} has changed: make setup updates the environment (or pip install -c constraints.txt -e '.[cpu,demo]')")

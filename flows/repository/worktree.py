@@ -210,19 +210,20 @@ def _carry_forgotten(source: Path, target: Path) -> None:
 
 
 def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
-    """Give a worktree the DVC settings of the project that git does not carry: its cache, local settings, and paths of folder remotes."""
+    """Give a worktree the DVC settings of the project that its commit may lack: cache, local settings, remotes, and which one is used."""
     from dvc.config import Config
     from dvc.repo import Repo
 
     with Repo(str(project)) as repo:
         cache = repo.cache.local_cache_dir
-        local = Config(str(project / ".dvc"), validate=False).load_one("local")
-        urls = {name: remote["url"] for name, remote in repo.config["remote"].items() if Path(remote.get("url", "")).is_absolute()}
+        shared, local = repo.config.load_one("repo"), repo.config.load_one("local")
     (folder / ".dvc/config.local").unlink(missing_ok=True)
     settings = Config(str(folder / ".dvc"), validate=False)
     with edit_settings(settings, "local", validate=False) as edited:
         edited.update(local)
-        edited.setdefault("cache", {})["dir"] = str(folder.absolute() / ".dvc/cache") if own_cache else cache
-        for name, url in urls.items():
-            edited.setdefault("remote", {}).setdefault(name, {})["url"] = url
+        edited["cache"]["dir"] = str(folder.absolute() / ".dvc/cache") if own_cache else cache
+        for name, remote in shared["remote"].items():
+            edited["remote"][name] = {**remote, **local["remote"].get(name, {})}
+        if default := {**shared["core"], **local["core"]}.get("remote"):
+            edited["core"]["remote"] = default
     (folder / ".dvc/config.local").chmod(0o600)

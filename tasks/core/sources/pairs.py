@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from tasks.core.errors import Invalid, Unavailable, UserError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-EXPECTED = "a file of queries and answers: .csv, .tsv, .jsonl, each plain or .gz, or .parquet"
+EXPECTED = "a file of queries and answers: .csv, .tsv, .jsonl, .ndjson, each plain or .gz, or .parquet"
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 OTHERS = {  # of files that may well hold pairs

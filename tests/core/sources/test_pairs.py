@@ -26,7 +26,7 @@ def test_a_file_of_a_known_form(tmp_path: Path, name: str) -> None:
 )
 def test_another_form_is_refused_with_a_remedy(tmp_path: Path, name: str, remedy: str) -> None:
     (tmp_path / name).touch()
-    with pytest.raises(UserError, match=rf"{name}: found a file of another form, expected .*\.jsonl.*; {remedy}$"):
+    with pytest.raises(UserError, match=rf"{name}: found a file of another form, expected .*\.jsonl, \.ndjson.*; {remedy}$"):
         pairs_file(tmp_path / name)
 
 

@@ -73,5 +73,5 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
         cli.main(["run"])
     output = capsys.readouterr().err
     assert error.value.code == 2
-    assert output.startswith(f"retemper: further.part: not installed in {sys.prefix}, expected what {ROOT} needs; run make run there")
+    assert output.startswith(f"retemper: further.part: not installed in {sys.prefix}, expected what {ROOT} needs; run make setup there")
     assert len(output.splitlines()) == 1

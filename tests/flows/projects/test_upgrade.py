@@ -45,7 +45,7 @@ def test_code_and_parameters_come_over_in_one_commit_that_can_be_reverted(source
     ]
     commit = project.git("rev-parse", "HEAD")
     assert lines[10] == f"committed as {commit[:7]}; git revert {commit[:7]} undoes it"
-    assert "make run" in lines[11]
+    assert "make setup" in lines[11]
     assert len(lines) == 12
     assert project.git("rev-parse", "HEAD^") == before, "one commit, with one parent"
     assert project.git("status", "--porcelain") == ""

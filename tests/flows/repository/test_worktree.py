@@ -14,6 +14,7 @@ from flows.process.owners import machine
 from flows.process.processes import Processes
 from flows.repository.git import git
 from flows.repository.lock import commit_of
+from flows.repository.project import edit_settings, repository
 from flows.repository.worktree import (
     carry_changes,
     equip,
@@ -137,6 +138,33 @@ def test_a_tree_has_its_own_cache_where_committed_settings_name_a_shared_one(toy
         equip(tree, own_cache=own_cache)
         with Repo(str(tree)) as repo:
             assert Path(repo.cache.local_cache_dir) == cache
+
+
+def test_a_remote_that_is_not_committed_is_used_in_a_tree(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`retemper remote add` does not commit it, so every retraining crowned champions whose artifacts nobody else could get."""
+    monkeypatch.chdir(toy.folder)
+    tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
+    bucket = {"url": "s3://retemper/cache", "endpointurl": "http://minio:9000"}
+    with repository() as repo:
+        with edit_settings(repo.config, "repo") as shared:
+            shared["remote"] = {"team": bucket, "near": {"url": str(tmp_path / "store")}}
+            shared["core"]["remote"] = "team"
+        with edit_settings(repo.config, "local") as local:
+            local["remote"] = {"team": {"secret_access_key": "k"}}
+    with Path(".dvc/config").open("a") as file:
+        file.write("['remote \"beside\"']\n    url = ../../store\n")
+    equip(tree)
+    with Repo(str(tree)) as repo:
+        remotes = repo.config["remote"]
+        assert repo.config["core"]["remote"] == "team"
+        assert dict(remotes["team"]) == {**remotes["team"], **bucket, "secret_access_key": "k"}
+        assert remotes["near"]["url"] == str(tmp_path / "store")
+        assert Path(remotes["beside"]["url"]) == toy.folder.parent / "store", "relative to the project, not to the tree"
+    with repository() as repo, edit_settings(repo.config, "local") as local:
+        local["core"]["remote"] = "near"
+    equip(tree)
+    with Repo(str(tree)) as repo:
+        assert repo.config["core"]["remote"] == "near", "what this clone uses"
 
 
 def test_what_is_forgotten_and_not_committed_stays_out_of_a_tree(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
