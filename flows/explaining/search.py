@@ -91,9 +91,7 @@ def mean_and_error(differences: Mapping[str, float], groups: Mapping[str, str]) 
     mean, count = float(values.mean()), len(means)
     if count < 2:
         shared = f"{counted(len(values), 'queries')} that share relevant documents" if len(values) > 1 else "one query"
-        raise UserError(
-            f"dev: found {shared}, expected at least two groups of queries, to tell the noise; add dev queries"
-        )
+        raise UserError(f"dev: found {shared}, expected at least two groups of queries, to tell the noise; add dev queries")
     if no_spread(means):
         return mean, (1 + abs(mean)) * -math.expm1(math.log(ALPHA) / count) / Z
     return mean, float(means.std(ddof=1)) / math.sqrt(count)
