@@ -27,6 +27,8 @@ from tasks.core.params.sections import read_yaml
 from tasks.core.training.companions import LEARNED
 
 SCRATCH = Path(".retemper", COMPARED)
+PSEUDO = "pseudo"  # the section, and a value of `queries` and of pseudo.dev
+DEV = Path("data/corpus/qrels/dev.parquet")  # the source's own
 OF_SERVER = ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT")  # environment: a Prefect server, and its limit
 
 
@@ -45,11 +47,35 @@ def lost_index(project: Path, reigning: Champion) -> str | None:
     return None
 
 
+def makes_dev(sections: Mapping[str, Any]) -> bool:
+    """Whether stage pseudo makes the dev queries, by params.yaml and the prepared data set; False if it copies those of the source."""
+    from tasks.core.tables.parquet import count_rows
+
+    if sections.get("queries") != PSEUDO:
+        return False
+    if dev := (sections.get(PSEUDO) or {}).get("dev"):
+        return bool(dev == PSEUDO)
+    return DEV.exists() and not count_rows(DEV)
+
+
+def other_dev(project: Path, reigning: Champion) -> str | None:
+    """Why stage pseudo would make other dev queries in a run that searches as the champion does; None if it would not."""
+    sections = read_yaml(Path("params.yaml"))
+    if not makes_dev(sections):
+        return None
+    own = parse_yaml(champion.show(project, reigning.commit, "params.yaml") or "") or {}
+    judging = ("text", "tokenize", *([BM25] if BM25 in reigning.fusion else []))
+    if changed := [name for name in judging if (own.get(name) or {}) != (sections.get(name) or {})]:
+        others = "which change the dev queries made from the documents (pseudo.dev)"
+        return f"champion/{reigning.number}: params.yaml now has other settings in {', '.join(changed)}, {others}"
+    return None
+
+
 def warn_if_not_comparable(project: Path, reigning: Champion, *, warn: Callable[[str], None]) -> None:
     """Warn, before a training, if `evaluate_champion` will not be able to measure the champion."""
     with suppress(UserError):  # it is lost, and the run may make it again
-        if lost := lost_index(project, reigning):
-            warn(f"{lost}, so a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
+        if reason := lost_index(project, reigning) or other_dev(project, reigning):
+            warn(f"{reason}, so a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
 
 
 def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes, display: Display) -> dict[str, Any]:
@@ -57,17 +83,18 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
 
     A second tree measures it by an ordinary run, as it is served: its encoders are rounds of no steps with its own text and token
     settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the present ones. Shards of unchanged
-    documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Raises
-    UserError if an encoder is lost, and NotComparable if what such an index has learned was not kept.
+    documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Where
+    stage pseudo makes the dev queries, the start encoder stays, because it judges them. Raises UserError if an encoder is lost, and
+    NotComparable if what such an index has learned was not kept, or dev queries would be others.
     """
     name = f"champion/{reigning.number}"
     remove_worktree(SCRATCH)
     SCRATCH.mkdir(parents=True)
     parts = champion.parts_at(project, reigning)
     get = champion.getter(project, reigning.commit)
-    if lost := lost_index(project, reigning):
+    if reason := lost_index(project, reigning) or other_dev(project, reigning):
         raise NotComparable(
-            f"{lost}, so the two cannot be compared; the champion stays (to crown the new one: retemper champion set MODEL)"
+            f"{reason}, so the two cannot be compared; the champion stays (to crown the new one: retemper champion set MODEL)"
         )
     (SCRATCH / "params.yaml").write_text(champion.show(Path.cwd(), reigning.commit, "params.yaml") or "", encoding="utf-8")
     own_sections, sections = read_yaml(SCRATCH / "params.yaml"), read_yaml(Path("params.yaml"))
@@ -81,9 +108,9 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
         shutil.copy(file, tree / file)
     settings: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
     settings |= {section: own_sections[section] for section in ("text", "tokenize", "encode") if section in own_sections}
-    settings |= untrained_rounds(
-        {documents_of(own_sections, encoder): str((SCRATCH / kind).resolve()) for encoder, kind in parts.encoders.items()}
-    )
+    encoders = {documents_of(own_sections, encoder): str((SCRATCH / kind).resolve()) for encoder, kind in parts.encoders.items()}
+    same_start = sections.get("queries") == PSEUDO and own_sections.get("encoder") == sections.get("encoder")  # pseudo has run
+    settings |= untrained_rounds(encoders, keep_start=same_start or makes_dev(sections))
     settings["adore"] = {
         encoder: with_its_index(own_sections, encoder) for encoder in parts.encoders if has_own_index(own_sections, encoder)
     }
@@ -91,6 +118,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
         settings["fuse"] = {
             fusion: {**own_sections["fuse"][fusion], **setting} for fusion, setting in reigning.fusion.items() if fusion != BM25
         }
+    if BM25 in reigning.fusion:
         settings["bm25"] = own_sections.get("bm25") or {}
     edit.apply([edit.setting(key, value) for key, value in settings.items()], tree / "params.yaml", lambda _: None)
     equip(tree)

@@ -41,20 +41,7 @@ LENT = ("shards", "scratch")  # finished pieces of an encode, and unfinished wor
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
 SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
 AS_IT_IS = {"init": "base", "negatives": "none", "steps": 0}  # a round that trains nothing
-EMPTY = (
-    "encoders",
-    "pretrain",
-    "mine",
-    "mix",
-    "rerankers",
-    "teacher",
-    "rerank",
-    "rescore",
-    "adore",
-    "fuse",
-    "study",
-    "analyses",
-)  # sections
+EMPTY = ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study", "analyses")  # sections
 
 
 @dataclass(frozen=True)
@@ -319,14 +306,17 @@ def edits_of(
     return [edit.setting(key, value) for key, value in (values | tokens).items()], notes
 
 
-def untrained_rounds(encoders: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains."""
-    (first, source), *others = encoders.items()
-    return dict[str, Any]({section: {} for section in ("base", *EMPTY)}) | {
-        "encoder.source": source,
-        "encoders": {f"encoder_of_{other}": {"source": place} for other, place in others},
-        "rounds": {first: AS_IT_IS} | {other: AS_IT_IS | {"init": f"encoder_of_{other}"} for other, _ in others},
+def untrained_rounds(encoders: Mapping[str, str], *, keep_start: bool = False) -> dict[str, Any]:
+    """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains.
+
+    The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the present one.
+    """
+    added = list(encoders)[not keep_start :]
+    settings = dict[str, Any]({section: {} for section in EMPTY}) | {
+        "encoders": {f"encoder_of_{name}": {"source": encoders[name]} for name in added},
+        "rounds": {name: AS_IT_IS | ({"init": f"encoder_of_{name}"} if name in added else {}) for name in encoders},
     }
+    return settings if keep_start else settings | {"base": {}, "encoder.source": next(iter(encoders.values()))}
 
 
 def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], list[str]]:

@@ -14,7 +14,7 @@ from flows.explaining import costs
 from flows.explaining.data import Inbox
 from flows.explaining.plan import reseed
 from flows.explaining.runs import TRAINED, Bench, Configuration, Failed, Measured, evaluation, refuse_unmeasured, training
-from flows.explaining.search import LEAST_NOISE, Search, paired_difference
+from flows.explaining.search import LEAST_NOISE, Search, Z, mean_and_error
 from flows.explaining.sides import read_side
 from flows.intake.settings import FILE
 from flows.parameters.sources import write_source
@@ -30,9 +30,9 @@ from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import metric_of
 from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.plurals import counted
+from tasks.core.statistics.confirmation import judged_queries
 
 FOLDER = Path(".retemper/bisect")
-Z = 1.645  # of a one-sided test at 5 %
 
 Train = Callable[[int, int], Measured]  # from the number of batches (the first ones) and the repetition, from 0
 
@@ -51,7 +51,7 @@ class Culprit:
     """What a search found: the bad `batch` (counted from 1), None if all batches together do no harm.
 
     `drop`: the difference that all of them make, negative if worse; `error`: its standard error; both in units of the measure. Errors are
-    over queries; what a seed adds to all queries alike is not measured (flows.explaining.search).
+    over groups of queries; what a seed adds to all queries alike is not measured (flows.explaining.search).
     """
 
     batch: int | None
@@ -169,12 +169,12 @@ def search(span: Range, train: Train, *, fewer: bool = False) -> Culprit:
 
     def difference(count: int, repetition: int) -> tuple[float, float, int]:
         measured = train(count, repetition)
-        queries = sorted(measured.values.keys() & start.values.keys())
+        queries = sorted(judged_queries(measured.values.keys() & start.values.keys()))
         if not queries:
             raise UserError(
                 f"dev: found no query in common between {span.good} and {counted(count, 'batches')}, expected some to compare them on"
             )
-        mean, error = paired_difference([measured.values[one] for one in queries], [start.values[one] for one in queries])
+        mean, error = mean_and_error({one: measured.values[one] - start.values[one] for one in queries}, measured.groups)
         return sign * mean, error, len(queries)
 
     drop, error, queries = difference(span.bad, 0)

@@ -24,13 +24,14 @@ from flows.measuring import timing
 from flows.parameters.sources import STANDS, Memory, describe, list_encoder
 from flows.pipeline import server
 from flows.process.processes import Processes, Stopped
-from flows.repository.lock import LOCK, Lock, read_lock, stages_in_graph
+from flows.repository.lock import LOCK, Lock, corpus_of, read_lock, stages_in_graph
 from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree, remove_worktree, run_in, tree_place
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from flows.storage.remote import WARNING
 from tasks.core.errors import USER_ERROR, DiskError, GpuFailed, InputChanged, MemoryFull, Problem, UserError, WorkersLost
 from tasks.core.files import read_json, write_json, write_text
+from tasks.core.statistics.confirmation import decision_groups
 from tasks.core.training.companions import LEARNED
 from tasks.params import Parameters
 
@@ -82,10 +83,11 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measure of a model on dev: its mean, as in the metrics, and its values by query."""
+    """The measure of a model on dev: its mean, as in the metrics, its values by query, and the group of each query (decision_groups)."""
 
     mean: float
     values: Mapping[str, float]
+    groups: Mapping[str, str]
 
 
 class Bench:
@@ -136,7 +138,9 @@ class Bench:
             raise UserError(
                 f"{label}: found no {self._measure} on dev, expected one of {', '.join(metrics.get('dev', {})) or 'its measures'}"
             )
-        found = Measured(float(metrics["dev"][self._measure]), values(place / "data/values" / configuration.model, self._measure, metrics))
+        by_query = values(place / "data/values" / configuration.model, self._measure, metrics)
+        groups = decision_groups(place / corpus_of(read_lock(place / LOCK)) / "qrels/dev.parquet")
+        found = Measured(float(metrics["dev"][self._measure]), by_query, groups)
         write_json(self._record(configuration, yardstick), asdict(found))
         return found
 

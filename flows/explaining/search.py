@@ -10,11 +10,15 @@ right when the seeds' standard deviation was 0 or a tenth of the drop, 98 % at a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from tasks.core.errors import UserError
+from tasks.core.plurals import counted
+
 TAILS = 5  # degrees of freedom of the noise: now and then a training is further off than its queries suggest
+ALPHA, Z = 0.05, 1.645  # of a one-sided test, and its standard errors
 LEAST_NOISE = 0.1  # of the whole drop: least noise of a difference between two trainings, as queries may show too little
 
 
@@ -71,11 +75,23 @@ class Search:
         return -(TAILS + 1) / 2 * math.log1p(((measurement.difference - mean) / noise) ** 2 / TAILS)
 
 
-def paired_difference(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """The mean difference of two systems over the same queries, and its standard error."""
-    differences = [one - other for one, other in zip(values, others, strict=True)]
-    count = len(differences)
-    mean = math.fsum(differences) / count
+def mean_and_error(differences: Mapping[str, float], groups: Mapping[str, str]) -> tuple[float, float]:
+    """The mean difference of two systems by query, and its standard error over groups of queries that share a relevant document.
+
+    If all groups agree, others may merely not have been drawn: Z errors are then the distance to the bound on what is unseen
+    (flows.promotion.groups.unseen_bound, for groups of one size). Raises UserError for fewer than two groups.
+    """
+    import numpy as np
+
+    from tasks.core.statistics.clusters import by_group, group_numbers
+    from tasks.core.statistics.paired_tests import no_spread
+
+    values = np.array(list(differences.values()))
+    means = by_group(values, group_numbers(list(differences), groups))
+    mean, count = float(values.mean()), len(means)
     if count < 2:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((one - mean) ** 2 for one in differences) / (count - 1) / count)
+        shared = f"{counted(len(values), 'queries')} that share relevant documents" if len(values) > 1 else "one query"
+        raise UserError(f"dev: found {shared}, expected at least two groups of queries, to tell the noise; add dev queries")
+    if no_spread(means):
+        return mean, (1 + abs(mean)) * -math.expm1(math.log(ALPHA) / count) / Z
+    return mean, float(means.std(ddof=1)) / math.sqrt(count)

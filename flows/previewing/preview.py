@@ -155,7 +155,7 @@ def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[s
     if chosen.trained:
         full_training = {"steps": steps, "train_queries": None, "train_share": 1.0}
         rounds[chosen.trained] = {key: value for key, value in rounds[chosen.trained].items() if key != "epochs"} | full_training
-    values = dict[str, Any]({section: {} for section in EMPTY if section != "encoders"}) | {
+    values = dict[str, Any]({section: {} for section in EMPTY}) | {
         "dataset.source": f"parquet:{(FOLDER / 'data').resolve()}",
         "articles.source": "demo",
         "prepare.leaks": "drop",  # dev may be drawn from train queries, of which two may have the same text

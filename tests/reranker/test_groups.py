@@ -1,6 +1,7 @@
 """What a step may draw: no document with the text of a positive is a negative, whatever its id and title."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from tasks.bm25.negatives import without_positives
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED
 from tasks.core.text.document import Text, document_text
+from tasks.core.tokens.same_texts import SAME
 from tasks.core.training.exposure import HARD
 from tasks.reranker import groups
 from tasks.reranker.groups import draw_groups, read_groups, same_documents
 from tasks.reranker.params import Reranker
+from tests.core.tokens.test_folder import write_token_folder
 
 DOCS = [("p", "", "one text"), ("copy", "a title", "one text"), ("other", "", "another"), ("s", "", "a third"), ("third", "", "a third")]
 ASKED = {"q": "a question", "again": "a question", "lone": "nothing but a copy"}  # the first two are the same
@@ -44,6 +47,17 @@ def test_a_copy_of_a_positive_is_no_negative(tmp_path: Path) -> None:
     assert training_groups.negatives_of(0).tolist() == [2]
     params = Reranker.model_validate({"source": "x", "negatives": "bm25", "steps": 1, "hard_negatives": 2, "batch_queries": 4})
     assert {tuple(docs) for step in range(20) for _, docs in draw_groups(training_groups, params, step)} == {(0, 2, 2)}
+
+
+def test_a_near_duplicate_of_a_positive_is_no_negative(tmp_path: Path) -> None:
+    """Those that tokenize found (tokenize.near_duplicates), as in rounds: here `other` is nearly `p`, and `third` is not `s`."""
+    docs = [("p", "", "one text"), ("copy", "", "else"), ("other", "", "one text, nearly"), ("s", "", "a third"), ("third", "", "a fourth")]
+    path, tokens = corpus(tmp_path, docs), tmp_path / "tokens"
+    write_token_folder(tokens, [[1], [2], [3], [4], [5]])
+    read = partial(read_groups, path, tmp_path / "negatives.parquet", (1, 200), Text(), tmp_path)
+    assert [read(tokens=tokens).negatives_of(query).tolist() for query in (0, 2)] == [[1, 2], [4]]
+    np.save(tokens / SAME, np.array([0, 1, 0, 3, 4]))
+    assert [read(tokens=tokens).negatives_of(query).tolist() for query in (0, 2)] == [[1], [4]]
 
 
 def test_documents_of_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

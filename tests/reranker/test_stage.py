@@ -106,7 +106,7 @@ def run(project: Path, entry: str, monkeypatch: pytest.MonkeyPatch, out: str, ch
     (project / "params.yaml").write_text(f"text: {{titles: false}}\nrerankers: {{r: {entry}}}\n")
     (project / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {checkpoint_seconds}\n")
     monkeypatch.chdir(project)
-    arguments = f"--name r --negatives negatives --corpus corpus --out {out}/model --curves {out}/curves"
+    arguments = f"--name r --negatives negatives --corpus corpus --documents tokens --out {out}/model --curves {out}/curves"
     monkeypatch.setattr(sys, "argv", ["reranker", *arguments.split()])
     import_module("tasks.reranker.__main__").main()
     return project / out

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flows.champions import champion, measurement
@@ -15,6 +16,8 @@ from flows.process.processes import Processes
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import folder_digest
 from tasks.core.params.sections import read_yaml
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS
 
 
 @pytest.mark.heavy
@@ -131,6 +134,14 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     assert sections["fuse"] == {"mixed": {"first": "bm25", "second": "a", "depth": 50, "method": "linear", "weight": 0.2}}
     assert sections["rounds"] == {"a": untrained}
     assert (sections["bm25"], sections["encoder"]["source"]) == ({"k1": 1.5}, str(tmp_path / measurement.SCRATCH / "encoder"))
+    assert Path("params.yaml").write_text("queries: pseudo\nencoder: {source: /start}\nbase: {pooling: mean}\nevaluate: {}\n")
+    recipe, results[:] = f"encoder: {{source: /start}}\n{recipe}", [(0, [])]
+    sections = measured_params()
+    assert (sections["encoder"], sections["base"]) == ({"source": "/start"}, {"pooling": "mean"}), "so stage pseudo has run already"
+    assert sections["encoders"] == {"encoder_of_a": {"source": str(tmp_path / measurement.SCRATCH / "encoder")}}
+    assert sections["rounds"] == {"a": untrained | {"init": "encoder_of_a"}}
+    recipe, results[:] = recipe.replace("/start", "/another"), [(0, [])]
+    assert measured_params()["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder"), "another tokenizer, perhaps"
     results[:] = [(2, [Problem("invalid", "x: no room", 2)])]
     with pytest.raises(UserError, match=r"^champion/1 could not be measured on the new data: x: no room$"):
         measured_params()
@@ -162,9 +173,11 @@ def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: P
     ],
 )
 def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
-    recipe: str, index_record: dict[str, bool], expected: bool, monkeypatch: pytest.MonkeyPatch
+    recipe: str, index_record: dict[str, bool], expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What its index has learned was not kept, and a full retraining ends refused, whatever it makes."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("queries: corpus\n")
     monkeypatch.setattr(champion, "show", lambda *_: recipe)
     monkeypatch.setattr(champion, "parts_at", lambda *_: Parts({}, {}, {"a": "encoder"}))
     monkeypatch.setattr(champion, "read_out", lambda *_: index_record)
@@ -179,3 +192,36 @@ def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
     monkeypatch.setattr(champion, "read_out", report_lost)
     measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warnings.append)
     assert len(warnings) == expected, "the run may make it again"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dev", "judged", "fusion", "expected"),
+    [
+        ("{tokenize: {query_length: 9}}", "pseudo", 0, {}, "tokenize"),
+        ("{tokenize: {query_length: 9}}", "null", 0, {}, "tokenize"),
+        ("{tokenize: {query_length: 9}}", "null", 1, {}, ""),
+        ("{tokenize: {query_length: 9}}", "corpus", 1, {}, ""),
+        ("{text: {titles: true}, bm25: {k1: 2}}", "pseudo", 0, {}, "text"),
+        ("{text: {titles: true}, bm25: {k1: 2}}", "pseudo", 0, FUSION, "text, bm25"),
+        ("{text: {}, bm25: {k1: 1}}", "pseudo", 0, FUSION, ""),
+    ],
+)
+def test_dev_queries_made_with_other_settings_than_the_champions_are_told_before_a_training(
+    recipe: str, dev: str, judged: int, fusion: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made from the documents, so a run that searches as the champion does would measure it on other queries."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(f"queries: pseudo\npseudo: {{dev: {dev}}}\nbm25: {{k1: 1}}\n")
+    rows = [{"query": "q", "doc": "d", "grade": 1}][:judged]
+    write_table(measurement.DEV, QRELS, [pa.Table.from_pylist(rows, schema=QRELS)])
+    monkeypatch.setattr(champion, "show", lambda *_: recipe)
+    monkeypatch.setattr(champion, "parts_at", lambda *_: Parts({}, {}, {"a": "encoder"}))
+    monkeypatch.setattr(champion, "getter", lambda *_: None)
+    monkeypatch.setattr(measurement, "remove_worktree", lambda _: None)
+    reigning, warnings = champion.Champion(3, "a", "set", "", commit="then", fusion=fusion), list[str]()
+    measurement.warn_if_not_comparable(tmp_path, reigning, warn=warnings.append)
+    reason = f"champion/3: params.yaml now has other settings in {expected}, which change the dev queries made from the documents"
+    assert [line.partition(" (pseudo.dev)")[0] for line in warnings] == ([reason] if expected else [])
+    if expected:
+        with pytest.raises(measurement.NotComparable, match=f"^{reason} .* cannot be compared; the champion stays"):
+            measurement.evaluate_champion(tmp_path, reigning, processes=Processes(), display=Display())

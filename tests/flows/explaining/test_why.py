@@ -201,7 +201,7 @@ class Bench:
         self.measurements.append(label)
         data, code = "data" in configuration.model, "code" in configuration.model
         figure = 2.0 * data + 1.0 * code + 4.0 * (data and code)
-        return Measured(figure, {"q": figure})
+        return Measured(figure, {"q": figure}, {})
 
 
 @pytest.mark.parametrize("refused_by", ["check", "run"])
