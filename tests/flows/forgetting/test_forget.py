@@ -34,6 +34,11 @@ def places_of(text: str, *folders: Path) -> set[str]:
     return {str(file) for file in files if any(form in text_of(file) for form in forms)}
 
 
+def stored_in(*folders: Path) -> dict[Path, int]:
+    """Every file of caches and remotes, which `state` of a project leaves out, with its size."""
+    return {path: path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+
 def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(dvc_project: Any, tiny_corpus: Any, tmp_path: Path) -> None:
     team = tmp_path / "remote"
     assert dvc_project.retemper("remote", "add", "team", str(team)).status == 0
@@ -57,26 +62,29 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(dvc_project: Any,
     run = team / "runs/ab" / ("ab" + "0" * 62) / ("cd" + "0" * 62)  # of a colleague; the cache lacks it
     run.parent.mkdir(parents=True)
     run.write_text(json.dumps(next(entry for stage, entry in read_lock().items() if stage == "encode@warmup")))
-    before = dvc_project.state()
+    stores = (Path(".dvc/cache"), team)
+    before = (dvc_project.state(), stored_in(*stores))
     dry_run = dvc_project.retemper("forget", document, query, "--dry-run")
     assert dry_run.status == 0, dry_run
-    assert dvc_project.state() == before and not Path(".dvc/cache/runs/ab", *run.parts[-2:]).exists(), "a dry run changes nothing"
+    assert (dvc_project.state(), stored_in(*stores)) == before, "a dry run changes nothing"
+    assert not Path(".dvc/cache/runs/ab", *run.parts[-2:]).exists()
     assert "data/embeddings/warmup" in dry_run.out and "remote team" in dry_run.out
     assert f"{stray}: has the text, though no recorded run says so" in dry_run.out.replace("\n", "")
     assert "data/encoders" not in dry_run.out, "weights are told by what saw the record"
-    assert "train@" in dry_run.out or "tower" in dry_run.out
+    saw = dry_run.out.partition("model that saw them")[2]
+    assert "warmup" in saw and "tower" in saw, "trained on the pair"
     result = dvc_project.retemper("forget", document)
     assert (result.status, len(result.err.strip().splitlines())) == (2, 1)
 
     result = dvc_project.retemper("forget", document, query, "--yes")
     assert result.status == 0, result
     assert places_of(secret, dvc_project.folder, team) == set() and not run.exists()
-    assert [name for name in places_of(query_text, dvc_project.folder, team) if "queries" in name or name.endswith(".jsonl")] == []
+    assert places_of(query_text, dvc_project.folder, team) == set()
     for folder in (dvc_project.folder / ".dvc/cache", team):
         for file in (folder / "files/md5").rglob("*"):
             if file.is_file() and file.read_bytes()[:4] == b"PAR1":
                 columns = pq.read_table(file)
-                assert not any(document in columns[name].to_pylist() for name in columns.column_names), file
+                assert not any({document, query} & {*map(str, columns[name].to_pylist())} for name in columns.column_names), file
     for folder in (dvc_project.folder / ".dvc/cache", team):
         notes = [note.read_text() for note in (folder / "forgotten").iterdir()]
         assert notes and all(mark("document", document) in note and "Objects removed: " in note for note in notes), "for other projects"
@@ -111,13 +119,14 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_removed(
     (dvc_project.folder / ".dvc/cache/runs").mkdir(exist_ok=True)
     forget = ("forget", next(iter(tiny_corpus.documents)), "--yes")
     assert dvc_project.retemper(*forget, "--dry-run").status == 0
-    before = dvc_project.state()
+    stores = (dvc_project.folder / ".dvc/cache", tmp_path / "remote")
+    before = (dvc_project.state(), stored_in(*stores))
     for words, denied in ((("gc",), "runs"), (forget, "runs"), (forget, "remote")):
         monkeypatch.setattr(os, "access", lambda path, _, denied=denied: Path(path).name != denied)
         result = dvc_project.retemper(*words)
         assert result.status == 2 and "no permission to write to " in result.err, result
         assert "from which this command removes; nothing was changed; give " in result.err.splitlines()[-1]
-        assert dvc_project.state() == before and "removed:" not in result.out
+        assert (dvc_project.state(), stored_in(*stores)) == before and "removed:" not in result.out
 
 
 @pytest.mark.parametrize("place", ["corpus", "check"])
