@@ -110,6 +110,18 @@ def _same_torch_everywhere() -> None:
         torch.set_num_threads(THREADS)
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.manual_seed(0)
+    faiss = sys.modules.get("faiss")
+    if faiss is not None:
+        faiss.omp_set_num_threads(THREADS)  # an earlier test may have set another number
+
+
+@pytest.fixture(scope="session")
+def tracked() -> list[Path]:
+    """The files that git tracks; without git's record of them the test is skipped."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [ROOT / name for name in filter(None, names) if (ROOT / name).is_file()]
 
 
 @pytest.fixture(autouse=True)
