@@ -39,6 +39,7 @@ WHOLE = {
     "test_layout",
     "test_security",
     "test_smoke",
+    "test_unfinished_work",
 }
 
 
