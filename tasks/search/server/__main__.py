@@ -70,7 +70,7 @@ def _say(line: str) -> None:
 def _unlogged(measures: Measures, error: OSError) -> None:
     if not measures.lost:
         print(
-            f"retemper: warning: a line of the query log was not written ({error}); retemper_unlogged counts such lines",
+            f"retemper: warning: a line of the query log was not written ({error}); retemper_unlogged_total counts such lines",
             file=sys.stderr,
             flush=True,
         )

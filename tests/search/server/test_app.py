@@ -188,6 +188,7 @@ def test_requests_that_are_refused(serving: Any) -> None:
         for method, path, options, status, message in cases:
             answer = httpx.request(method, server.url + path, **options)
             assert (answer.status_code, answer.json()["detail"][: len(message)]) == (status, message), (method, path)
+            assert answer.headers.get("retry-after") == ("1" if status == 503 else None)
         text = httpx.get(f"{server.url}/metrics").text
         assert 'retemper_requests_total{endpoint="/search",status="503"} 1.0' in text
         assert 'retemper_errors_total{endpoint="/search"} 1.0' in text
