@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,18 @@ def _same_torch_everywhere() -> None:
         torch.set_num_threads(THREADS)
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.manual_seed(0)
+    faiss = sys.modules.get("faiss")
+    if faiss is not None:
+        faiss.omp_set_num_threads(THREADS)  # an earlier test may have set another number
+
+
+@pytest.fixture(scope="session")
+def tracked() -> list[Path]:
+    """The files that git tracks; without git's record of them the test is skipped."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [ROOT / name for name in filter(None, names) if (ROOT / name).is_file()]
 
 
 @pytest.fixture(autouse=True)
@@ -377,6 +390,34 @@ def run_stage(try_stage: Callable[..., Ended]) -> Callable[..., str]:
         return ended.out + ended.err
 
     return run_and_check
+
+
+KILLED = """
+import os, runpy, signal, sys
+import tasks.core.training.loop as loop
+save, (last, stage) = loop.save_checkpoint, sys.argv[1:3]
+del sys.argv[1:3]
+def save_and_die(path, step, *state):
+    save(path, step, *state)
+    if path.name == loop.CHECKPOINT and step == int(last):
+        os.kill(os.getpid(), signal.SIGKILL)
+loop.save_checkpoint = save_and_die
+runpy.run_module(f"tasks.{stage}", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def kill_training() -> Callable[..., None]:
+    """`kill_training(folder, step, stage, *arguments)` runs a stage that trains, in a process killed with its checkpoint of a step."""
+
+    def run_and_kill(folder: Path, step: int, stage: str, *arguments: str) -> None:
+        command = [sys.executable, "-c", KILLED, str(step), stage, *arguments]
+        process = subprocess.run(
+            command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        )
+        assert process.returncode == -signal.SIGKILL, process.stdout + process.stderr
+
+    return run_and_kill
 
 
 DIGESTS: dict[tuple[int, ...], str] = {}

@@ -297,15 +297,10 @@ FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
         all_of(remove(".git"), lambda p: subprocess.run(["git", "init", "--quiet", str(p.folder)], check=True)),
         ("no commit in its git repository", "git commit"),
     ),
-    "file where data is expected": (
-        all_of(remove("data"), lambda p: p.write("data", "")),
-        ("data: found a file, expected a folder", "move it away"),
-    ),
-    "file where .retemper is expected": (
-        all_of(remove(".retemper"), lambda p: p.write(".retemper", "")),
-        (".retemper: found a file, expected a folder", "move it away"),
-    ),
 }
+for folder in ("data", ".retemper"):
+    arrange_file = all_of(remove(folder), lambda p, folder=folder: p.write(folder, ""))
+    FILES[f"file where {folder} is expected"] = (arrange_file, (f"{folder}: found a file, expected a folder", "move it away"))
 
 
 @pytest.mark.parametrize("case", FILES)
@@ -319,10 +314,12 @@ def test_files_of_the_project(small: Any, case: str) -> None:
 def read_only(small: Any) -> Iterator[Any]:
     """The project on a file system that cannot be written, which holds for root too."""
     mount = [["mount", "--bind", small.folder, small.folder], ["mount", "-o", "remount,ro,bind", small.folder]]
-    if os.geteuid() or any(subprocess.run(command, capture_output=True, check=False).returncode for command in mount):
-        pytest.skip("only root may mount")
-    yield small
-    subprocess.run(["umount", small.folder], check=True)
+    try:
+        if os.geteuid() or any(subprocess.run(command, capture_output=True, check=False).returncode for command in mount):
+            pytest.skip("only root may mount")
+        yield small
+    finally:  # the second command may have failed alone
+        subprocess.run(["umount", small.folder], capture_output=True, check=False)
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "--dry-run"], ["run", "--set", "bm25.b=0.5"]], ids=" ".join)

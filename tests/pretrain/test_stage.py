@@ -2,10 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +67,13 @@ def curve(folder: Path, name: str) -> list[float]:
     return [float(line.split("\t")[1]) for line in (folder / f"plots/metrics/train/{name}.tsv").read_text().splitlines()[1:]]
 
 
-def test_killed_and_resumed_equals_undisturbed(project: Path, run_stage: Any) -> None:
+def test_killed_and_resumed_equals_undisturbed(project: Path, run_stage: Any, kill_training: Any) -> None:
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
     write_runtime(project, 0)
-    process = subprocess.Popen([sys.executable, "-m", "tasks.pretrain", *pretrain_arguments("costa", "base", "killed")], cwd=project)
-    deadline = time.monotonic() + 120
-    while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
-        assert process.poll() is None, "the training ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_training(project, 7, "pretrain", *pretrain_arguments("costa", "base", "killed"))
     write_runtime(project, 30)
     assert not (project / "killed/encoder").exists(), "a killed stage left an out"
-    assert "resuming from step" in run_stage(project, "pretrain", *pretrain_arguments("costa", "base", "killed"))
+    assert "resuming from step 7" in run_stage(project, "pretrain", *pretrain_arguments("costa", "base", "killed"))
     for out in ("encoder", "curves"):
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
     assert [path.name for path in project.glob(".retemper/scratch/*/*/finished")] == ["finished"], "scratch is marked as done with"

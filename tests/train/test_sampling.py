@@ -255,3 +255,6 @@ def test_warns_if_a_round_starts_with_the_queries_of_its_initial_model(data: Tra
     expected = f"the first {drawn} of 3 queries are those that base was trained on (seed 42); set another seed" if warned else ""
     assert seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2)) == expected
     assert seen_before({}, data, round_of(batch_queries=2)) == "", "a model that was not trained"
+    for other in ({"seed": 7}, {"of": 4}):
+        state = {"seed": 42, "queries": drawn, "of": 3} | other
+        assert seen_before(state, data, round_of(batch_queries=2)) == "", "it was trained on an order of its own"

@@ -74,7 +74,7 @@ def _unlogged(measures: Measures, error: OSError) -> None:
     if measures.lost == 1:
         with suppress(OSError):
             print(
-                f"retemper: warning: a line of the query log was not written ({error}); retemper_unlogged counts such lines",
+                f"retemper: warning: a line of the query log was not written ({error}); retemper_unlogged_total counts such lines",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,6 +1,6 @@
 """Code digests: what counts and what does not; frozen copies are complete, reused, and bounded in number."""
 
-import ast
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import UserError
-from tasks.core.stage.code import Reader, freeze_code, frozen_environment, read_module
+from tasks.core.stage.code import Module, Reader, freeze_code, frozen_environment, read_module
 
 FILES = {
     "__init__": '"""Only words."""',
@@ -90,7 +90,7 @@ OTHER = [
 
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_edits_that_cannot_change_an_artifact_keep_the_digest(one: str, other: str) -> None:
-    assert ast.dump(ast.parse(one)) != ast.dump(ast.parse(other)) or one != other
+    assert one != other
     assert read_module(one.encode(), "tasks").digest == read_module(other.encode(), "tasks").digest
 
 
@@ -119,6 +119,40 @@ def test_cached_results_depend_on_a_modules_bytes(project: Path) -> None:
     assert Reader(project, memory).stage_digests() == Reader(project).stage_digests() != first
     memory.write_text("{")
     assert Reader(project, memory).stage_digests() == Reader(project).stage_digests()
+
+
+def test_unchanged_modules_are_not_read_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, texts = project / "memory.json", list[bytes]()
+
+    def record_text(text: bytes, package: str) -> Module:
+        texts.append(text)
+        return read_module(text, package)
+
+    first = Reader(project, memory).stage_digests()
+    monkeypatch.setattr("tasks.core.stage.code.read_module", record_text)
+    assert Reader(project, memory).stage_digests() == first and texts == []
+    (project / "tasks/core/d.py").write_text("x = 2\n")
+    assert Reader(project, memory).stage_digests() != first and texts == [b"x = 2\n"]
+
+
+def test_cached_results_of_another_version_of_the_rules_are_not_used(project: Path) -> None:
+    memory = project / "memory.json"
+    digests = Reader(project, memory).stage_digests()
+    stored = json.loads(memory.read_text())
+    stored["modules"] = {key: ["0" * 64, imports] for key, (_, imports) in stored["modules"].items()}
+    memory.write_text(json.dumps(stored))
+    assert Reader(project, memory).stage_digests() != digests, "what is stored would show"
+    memory.write_text(json.dumps(stored | {"by": "old"}))
+    assert Reader(project, memory).stage_digests() == digests
+
+
+def test_equal_modules_of_two_packages_import_from_their_own(project: Path) -> None:
+    shutil.copytree(project / "tasks/one", project / "tasks/two")
+    memory = project / "memory.json"
+    Reader(project, memory).stage_digests()
+    for stage, other in (("one", "two"), ("two", "one")):
+        paths = Reader(project, memory).closure(stage)
+        assert project / f"tasks/{stage}/own.py" in paths and project / f"tasks/{other}/own.py" not in paths
 
 
 @pytest.mark.parametrize(("text", "line"), [(b"x = 1\nif:\n", 2), (b"x = '\0'\n", 1), (b"x = '\xff'\n", 1)])

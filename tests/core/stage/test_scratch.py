@@ -1,5 +1,6 @@
 """Unfinished work: kept while it may be needed, and no longer."""
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,6 +19,17 @@ def test_a_limited_number_of_unfinished_works_is_kept() -> None:
     for number in range(KEPT + 2):
         (scratch_folder("train-star", f"{number}" * 40) / "checkpoint").touch()
     assert len(list(Path(".retemper/scratch/train-star").iterdir())) == KEPT
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_the_latest_unfinished_works_are_kept(direction: int) -> None:
+    names = [f"{number}" * 32 for number in range(KEPT + 2)]
+    for seconds, name in enumerate(names[::direction], start=1):
+        folder = Path(".retemper/scratch/train-star", name)
+        folder.mkdir(parents=True)
+        os.utime(folder, (seconds, seconds))
+    new = scratch_folder("train-star", "f" * 40)
+    assert {path.name for path in new.parent.iterdir()} == {new.name, *names[::direction][1 - KEPT :]}
 
 
 def test_a_finished_work_stays_until_its_outs_are_safe() -> None:
@@ -85,6 +97,18 @@ def test_work_of_another_version_of_a_library_is_not_gone_on_with(library: str, 
     before = code_digest("freeze")
     monkeypatch.setattr(scratch, "version", changed_version)
     assert code_digest("freeze") != before
+
+
+def test_work_of_another_code_of_its_stage_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert code_digest("train") != code_digest("mine")
+    for name in ("one", "two"):
+        (tmp_path / "tasks" / name).mkdir(parents=True)
+        (tmp_path / "tasks" / name / "__main__.py").write_text(f"from tasks.{name} import own\n")
+        (tmp_path / "tasks" / name / "own.py").write_text("x = 1\n")
+    monkeypatch.setattr("tasks.__file__", str(tmp_path / "tasks/__init__.py"))
+    before = code_digest("one"), code_digest("two")
+    (tmp_path / "tasks/one/own.py").write_text("x = 2\n")
+    assert code_digest("one") != before[0] and code_digest("two") == before[1]
 
 
 def test_work_that_cannot_be_resumed_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from flows.champions import champion
+from flows.champions import tree as retraining_tree
 from flows.intake.settings import Intake
 from flows.process.display import Display
 from flows.process.processes import Processes
-from flows.retraining import outlook
+from flows.retraining import outlook, plan
+from flows.retraining.modes import Choice
 from flows.watching.record import BEFORE, read
 
 
@@ -49,7 +52,7 @@ def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any,
     assert "train@a: about " in out
     assert "the new model is compared with champion/1: a, nDCG@10 " in out and "(first): nDCG@10, promotion.rule better\n" in out
     assert errors.count("params.yaml: found uncommitted changes, which this retraining does not use") == 1
-    assert "did not have" not in errors
+    assert "did not use" not in errors
     assert (files(project.folder), project.champion(), project.git("show-ref")) == (before, champion, refs)
     assert "not checked" in project.call("intake")[0]
     out, _ = project.call("retrain")
@@ -109,6 +112,40 @@ def test_the_check_of_an_inbox_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(outlook.inbox, "take_in", check)
     outlook.take_in(Intake(), tmp_path, Display(), processes=Processes())
     assert not BEFORE.exists(), "there is no inbox"
+
+
+@pytest.mark.parametrize(
+    ("shrink", "mode", "lasting", "limits"),
+    [
+        ("0.4", "full", True, [0.4]),
+        ("null", "full", True, []),
+        ("0.4", "full", False, []),
+        ("0.4", "index", False, [0.4]),
+        ("null", "index", False, []),
+    ],
+)
+def test_what_the_data_set_may_lose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shrink: str, mode: Any, lasting: bool, limits: list[float]
+) -> None:
+    """Null: anything. A dry run prepares no data in mode full, so there is nothing to compare."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
+    Path("retraining.yaml").write_text(f"intake: {{shrink: {shrink}}}\n")
+    current = champion.Champion(1, "a", "first", "then")
+    for place, name, value in (
+        (champion, "read_champions", [current]),
+        (champion, "with_settings", [current]),
+        (champion, "warn_if_lost", None),
+        (outlook.plan, "make", plan.Planned(Choice(mode, "it is a test"), {})),
+        (outlook.measurement, "warn_if_not_comparable", None),
+        (outlook.power, "foresee", ""),
+    ):
+        monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
+    checked: list[float] = []
+    monkeypatch.setattr(outlook.shrinkage, "refuse", lambda *arguments, **_: checked.append(arguments[2]))
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    outlook.look(tmp_path, tree, bring=lambda **_: None, processes=Processes(), display=Display(), lasting=lasting)
+    assert checked == limits
 
 
 def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

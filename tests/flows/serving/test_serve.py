@@ -243,16 +243,19 @@ def test_a_promotion_and_a_rollback_under_load_lose_no_request(crown: Callable[[
     failed, seen, finished = list[str](), list[str](), threading.Event()
 
     def ask(number: int) -> None:
-        with httpx.Client(timeout=300) as client:
-            while not finished.is_set():
-                query = QUERIES[number % len(QUERIES)]
-                number += 1
-                answer = client.get(f"{url}/search", params={"q": query, "k": 5})
-                body = answer.json()
-                hits = [(hit["id"], hit["score"]) for hit in body.get("hits", [])]
-                if answer.status_code != 200 or hits != expected[body["model"].split()[1], query]:
-                    failed.append(answer.text)
-                seen.append(body["model"])
+        try:
+            with httpx.Client(timeout=300) as client:
+                while not finished.is_set():
+                    query = QUERIES[number % len(QUERIES)]
+                    number += 1
+                    answer = client.get(f"{url}/search", params={"q": query, "k": 5})
+                    body = answer.json()
+                    hits = [(hit["id"], hit["score"]) for hit in body.get("hits", [])]
+                    if answer.status_code != 200 or hits != expected[body["model"].split()[1], query]:
+                        failed.append(answer.text)
+                    seen.append(body["model"])
+        except Exception as error:
+            failed.append(repr(error))
 
     clients = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
     try:
@@ -263,7 +266,7 @@ def test_a_promotion_and_a_rollback_under_load_lose_no_request(crown: Callable[[
         for words, label in ((["set", "warmup"], "champion/2 warmup"), (["rollback"], "champion/3 hybrid")):
             subprocess.run([*cli, *words], cwd=project, env=environment, check=True, stdout=subprocess.PIPE)
             deadline = time.monotonic() + 900
-            while seen.count(label) < 100:
+            while seen.count(label) < 100 and not failed:
                 assert time.monotonic() < deadline and process.poll() is None
                 time.sleep(0.1)
         text = httpx.get(f"{url}/metrics", timeout=300).text
