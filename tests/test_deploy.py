@@ -98,8 +98,9 @@ def test_git_ignores_the_file_of_secrets(tmp_path: Path) -> None:
 def test_make_setup_installs_and_runs_nothing(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}  # of `make test`
     plans = {
-        target: subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        target: subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True, env=env).stdout
         for target in ("setup", "run")
     }
     assert "pip --disable-pip-version-check --no-input install -q -c constraints.txt -e '.[cpu,demo]'" in plans["setup"]

@@ -36,5 +36,9 @@ def test_a_command_has_pythons_own_handler(monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command_line, "main", interrupt)
-    assert entry.main() == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
+    try:
+        assert entry.main() == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert handlers == [signal.default_int_handler]

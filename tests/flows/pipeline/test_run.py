@@ -52,7 +52,7 @@ def test_the_table_of_a_study_is_printed_by_every_run_that_asks_for_it(
         assert "served z" not in output, "another study, not asked for"
 
 
-def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
+def test_a_nested_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A schedule's log would otherwise have the whole table each time. With something to do, everything is printed."""

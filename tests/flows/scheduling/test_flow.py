@@ -26,7 +26,7 @@ def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
     events: list[str] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(retrain, "_retrain_once", run_unchanged)
-    monkeypatch.setattr(pipeline.run, "run", lambda *_, quiet, **__: None if quiet else print("a table"))
+    monkeypatch.setattr(pipeline.run, "run", lambda *_, nested, **__: None if nested else print("a table"))
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     monkeypatch.setattr(retrain.notify, "notify", lambda event, *_, **__: events.append(event))
     monkeypatch.setattr(flow, "get_run_logger", lambda: logging.getLogger("a test's"))
