@@ -311,7 +311,7 @@ def untrained_rounds(encoders: Mapping[str, str], *, keep_start: bool = False) -
 
     The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the present one.
     """
-    added = list(encoders)[not keep_start :]
+    added = list(encoders) if keep_start else list(encoders)[1:]
     settings = dict[str, Any]({section: {} for section in EMPTY}) | {
         "encoders": {f"encoder_of_{name}": {"source": encoders[name]} for name in added},
         "rounds": {name: AS_IT_IS | ({"init": f"encoder_of_{name}"} if name in added else {}) for name in encoders},

@@ -237,7 +237,7 @@ def default_name() -> str:
 
 
 def first_host() -> str:
-    """The name of this machine when the folder was first scheduled. A container has another at each start, its deployment is the same."""
+    """The name of this machine when the folder was first scheduled. A container has another at each start, but keeps its deployment."""
     if not HOST.exists():
         write_text(HOST, socket.gethostname())
     return HOST.read_text(encoding="utf-8").strip()

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,17 +26,12 @@ class Place:
 
     def names(self) -> set[str]:
         """The relative paths, with `/`, of all files in the folder and below it. One listing, however many files there are."""
-        if self.is_local:
-            return set(_walk(self.folder, ""))
-        with suppress(FileNotFoundError):
-            start = len(self.folder.rstrip("/")) + 1
-            return {path[start:] for path in self.fs.find(self.folder)}
-        return set()
+        return set(self.sizes())
 
     def sizes(self) -> dict[str, int]:
         """As `names`, with the size of each file in bytes."""
         if self.is_local:
-            return {name: Path(self.folder, name).stat().st_size for name in self.names()}
+            return dict(_walk(self.folder, ""))
         with suppress(FileNotFoundError):
             start = len(self.folder.rstrip("/")) + 1
             return {path[start:]: int(entry["size"]) for path, entry in self.fs.fs.find(self.folder, detail=True).items()}
@@ -82,8 +77,8 @@ def _copy(source: Place, target: Place, name: str) -> bool:
     return True
 
 
-def _walk(folder: str, above: str) -> Iterable[str]:
-    """The paths of all files below `folder`, except unfinished ones (`....partial`)."""
+def _walk(folder: str, above: str) -> Iterator[tuple[str, int]]:
+    """The paths and sizes of all files below `folder`, except unfinished ones (`....partial`), and those that are gone meanwhile."""
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -92,4 +87,8 @@ def _walk(folder: str, above: str) -> Iterable[str]:
         if entry.is_dir():
             yield from _walk(entry.path, f"{above}{entry.name}/")
         elif not entry.name.endswith(".partial"):
-            yield above + entry.name
+            try:
+                size = entry.stat().st_size
+            except FileNotFoundError:
+                continue
+            yield above + entry.name, size

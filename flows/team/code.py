@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Collection
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from flows.repository.git import GitFailed, git
@@ -41,7 +42,7 @@ class Code:
 
     def commit_of_stage(self, stage: str, digest: str) -> str:
         """The latest commit up to `head` in which a stage's code has that digest; empty if none of the last LOOKED_AT commits has it."""
-        for commit in self._commits():
+        for commit in self._commits:
             if commit not in self._digests:
                 self._digests[commit] = self._code_of(commit).stage_digests()
             if self._digests[commit].get(stage) == digest:
@@ -50,7 +51,7 @@ class Code:
 
     def commit_of_reference(self, name: str, digest: str) -> str:
         """The same for code that a parameter names: `tasks.train.mine:loss`."""
-        for commit in self._commits():
+        for commit in self._commits:
             if (commit, name) not in self._named:
                 self._named[commit, name] = _frozen(name, self._code_of(commit))
             if self._named[commit, name] == f"{name}@{digest}":
@@ -64,10 +65,11 @@ class Code:
         """
         if git("rev-parse", "--is-shallow-repository").strip() == "true":
             return "not in git's history here, which is shallow"
-        if limited and len(self._commits()) == LOOKED_AT:
+        if limited and len(self._commits) == LOOKED_AT:
             return f"not in the last {LOOKED_AT} commits of {PACKAGE}"
         return "uncommitted"
 
+    @cached_property
     def _commits(self) -> list[str]:
         return git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines()
 

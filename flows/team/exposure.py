@@ -26,7 +26,7 @@ from tasks.core.stage.frozen import CODE
 HERE = "working tree"
 CHAMPIONS = "refs/tags/champion/"
 SECTIONS = {"pretrain": "pretrain", "train": "rounds", "adore": "adore", "reranker": "rerankers"}  # of params.yaml, by stage
-READ = ("tokens", "documents", "corpus", "negatives", "chunks")  # arguments of those stages that name data with records
+READ = ("tokens", "near", "corpus", "negatives", "chunks")  # arguments of those stages that name data with records
 KNOWN = ("init-state", "round-state")  # arguments that name lists of known queries, read if only a share of these is replayed
 CORPORA = ("data/corpus", "data/pseudo")
 STEPLESS = "-"  # shown for a role that belongs to no step

@@ -21,7 +21,7 @@ from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import PAPERS, compare, headline, shared_documents_note
 from tasks.report.systems import SPLITS, best, depth_note, load_systems, opponents, order_names, reported_split, shared_settings_text
-from tasks.report.table import build, caption, legend, letters, shared_queries_note, text, unjudged_note
+from tasks.report.table import build, caption, legend, letters, text, two_splits_note, unjudged_note
 from tasks.report.weaknesses import load_weaknesses
 
 
@@ -70,7 +70,7 @@ def read_contents(arguments: Namespace) -> Contents:
         in_common=shared_settings_text(sections),
         cut_short=depth_note(systems, sections),
         unjudged=unjudged_note(statistics),
-        shared=shared_queries_note(statistics),
+        in_two_splits=two_splits_note(statistics),
         titles=settings.titles,
         statistics=statistics,
         sections=sections,
@@ -109,7 +109,7 @@ def terminal_table(contents: Contents) -> str:
             None,
             (
                 contents.unjudged,
-                contents.shared,
+                contents.in_two_splits,
                 contents.cut_short,
                 shared_documents_note(best_pair),
                 best_pair.warning if best_pair else "",

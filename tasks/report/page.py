@@ -43,7 +43,7 @@ class Contents:
     in_common: str  # settings that all trained rounds share
     cut_short: str
     unjudged: str  # note on queries that no human judged
-    shared: str  # note on queries that are in two splits
+    in_two_splits: str  # note on queries that are
     titles: bool
     statistics: Mapping[str, Any]
     sections: Mapping[str, Any]  # of params.yaml

@@ -131,7 +131,7 @@ def unjudged_note(statistics: Mapping[str, Any]) -> str:
     return note
 
 
-def shared_queries_note(statistics: Mapping[str, Any]) -> str:
+def two_splits_note(statistics: Mapping[str, Any]) -> str:
     """A note on queries that are in two splits, which flatters figures, from the corpus's stats.json; empty if there are none."""
     shared = [
         f"{counted(statistics[key], f'queries of {name}')} {'is' if statistics[key] == 1 else 'are'} also in {others}"
