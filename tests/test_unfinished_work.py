@@ -61,7 +61,7 @@ WORKS = [
         "reranker@small",
         "reranker-small",
         {"rerankers.small.steps": 2, "text.titles": True},
-        ("source/config.json", "data/negatives/mixed/train.parquet", *CORPUS, *QRELS),
+        ("source/config.json", "data/negatives/mixed/train.parquet", "data/tokens/documents/same.npy", *CORPUS, *QRELS),
         PARALLEL,
     ),
     Work(

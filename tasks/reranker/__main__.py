@@ -9,7 +9,6 @@ from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.document import Text
-from tasks.core.tokens.same_texts import near_duplicates
 from tasks.core.training.ranks import open_ranks, single_worker
 from tasks.reranker.params import Reranker
 from tasks.reranker.work import Work, train
@@ -20,7 +19,7 @@ def main() -> None:
         __doc__ or "",
         negatives="folder of negatives to train on",
         corpus="corpus folder",
-        documents="token folder of the documents: near-duplicates",
+        near="file of the documents' near-duplicates",
         out="folder of the cross-encoder to write",
         curves="training curves to write",
     )
@@ -38,7 +37,7 @@ def main() -> None:
             source,
             args.negatives,
             args.corpus,
-            *near_duplicates(args.documents),
+            args.near,
             *ranks.counted,
         )
         scratch = scratch_folder(f"reranker-{args.name}", digest)

@@ -17,8 +17,8 @@ def replay(paths: Mapping[str, Path], params: Reranker, text: Text, scratch: Pat
     ids = corpus / "documents.parquet", corpus / "queries" / "train.parquet"
     if not params.steps:
         return Replay(*ids, 0, iter(()))
-    tokens = paths.get("documents")  # earlier trainings had none
-    groups = read_groups(corpus, paths["negatives"] / "train.parquet", params.window, text, scratch, tokens=tokens)
+    near = paths.get("near")  # earlier trainings had none
+    groups = read_groups(corpus, paths["negatives"] / "train.parquet", params.window, text, scratch, near=near)
 
     def steps() -> Iterator[tuple[int, Roles]]:
         for step in range(params.steps):

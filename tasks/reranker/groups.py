@@ -16,8 +16,7 @@ from tasks.core.tables.judgments import DocumentLists, SameTexts, lists_of, rank
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.text.document import Text
-from tasks.core.tokens.folder import open_tokens
-from tasks.core.tokens.same_texts import near_duplicates, same_texts
+from tasks.core.tokens.same_texts import near_texts
 from tasks.reranker.params import Reranker
 
 ROWS = 2**17  # rows whose texts are looked up at a time
@@ -42,16 +41,16 @@ class Groups:
         return listed[~np.isin(listed, self.known.of(query))]
 
 
-def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], text: Text, scratch: Path, *, tokens: Path | None = None) -> Groups:
+def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], text: Text, scratch: Path, *, near: Path | None = None) -> Groups:
     """Read the positives and the negatives of the training queries. UserError if no query has both.
 
-    `tokens`: the token folder of the documents; near-duplicates that tokenize found there count as having one text.
+    `near`: tokenize's same.npy of the documents; near-duplicates that it names count as having one text.
     """
     queries, documents = corpus / "queries" / "train.parquet", corpus / "documents.parquet"
     q, d = relevant_pairs(corpus / "qrels" / "train.parquet", queries, documents)
     positives = lists_of(q, d, count_rows(queries))
-    copies = same_texts(open_tokens(tokens), d) if tokens and near_duplicates(tokens) else same_documents(documents, d, text)
-    same = same_queries(queries, q), copies
+    near_documents = near_texts(near, d, count_rows(documents)) if near else None
+    same = same_queries(queries, q), near_documents or same_documents(documents, d, text)
     known = lists_of(*with_same_texts(q, d, *same), count_rows(queries))
     hard = ranked_lists(negatives, queries, documents, window, scratch)
     groups = Groups(np.flatnonzero((positives.counts > 0) & (hard.counts > 0)), positives, hard, known)

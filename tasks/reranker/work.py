@@ -49,7 +49,7 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
         batch_tokens = params.batch_tokens or (min(best, most_tokens(device, model.config)) if device.type == "cuda" else best)
         longest = longest_pair(model, tokenizer, params.max_length)
         encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
-        groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, work.text, scratch, tokens=args.documents)
+        groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, work.text, scratch, near=args.near)
         with first_rank_first(gang):
             texts = corpus_texts(args.corpus, work.text, scratch / "texts.bin", lasting=True)
         queries = [query for _, query in query_texts(args.corpus, "train")]

@@ -71,12 +71,13 @@ def main() -> None:
         job = Job(path, arguments.tokenizer, text, params.document, known_of(tokenizer, arguments.tokenizer))
         rows = tokenize_documents(job, cores(), scratch)
         write_rows(out / "documents", rows, tokenizer, digest=digest, cut=params.document, total=count_rows(path))
+        first = np.empty(0, np.int64)
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
-            np.save(out / "documents" / SAME, first)
             duplicates = int((first != np.arange(len(first))).sum())
             verb = "is a near-duplicate" if duplicates == 1 else "are near-duplicates"
             print(f"{duplicates:,} of {counted(len(first), 'documents')} {verb} of an earlier one")
+        np.save(out / "documents" / SAME, first)
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             write_tokens(out / "queries" / split, queries(path), tokenizer, params.query, digest=digest, total=count_rows(path))

@@ -19,7 +19,6 @@ from tasks.core.training.exposure import HARD
 from tasks.reranker import groups
 from tasks.reranker.groups import draw_groups, read_groups, same_documents
 from tasks.reranker.params import Reranker
-from tests.core.tokens.test_folder import write_token_folder
 
 DOCS = [("p", "", "one text"), ("copy", "a title", "one text"), ("other", "", "another"), ("s", "", "a third"), ("third", "", "a third")]
 ASKED = {"q": "a question", "again": "a question", "lone": "nothing but a copy"}  # the first two are the same
@@ -52,12 +51,12 @@ def test_a_copy_of_a_positive_is_no_negative(tmp_path: Path) -> None:
 def test_a_near_duplicate_of_a_positive_is_no_negative(tmp_path: Path) -> None:
     """Those that tokenize found (tokenize.near_duplicates), as in rounds: here `other` is nearly `p`, and `third` is not `s`."""
     docs = [("p", "", "one text"), ("copy", "", "else"), ("other", "", "one text, nearly"), ("s", "", "a third"), ("third", "", "a fourth")]
-    path, tokens = corpus(tmp_path, docs), tmp_path / "tokens"
-    write_token_folder(tokens, [[1], [2], [3], [4], [5]])
+    path, near = corpus(tmp_path, docs), tmp_path / SAME
     read = partial(read_groups, path, tmp_path / "negatives.parquet", (1, 200), Text(), tmp_path)
-    assert [read(tokens=tokens).negatives_of(query).tolist() for query in (0, 2)] == [[1, 2], [4]]
-    np.save(tokens / SAME, np.array([0, 1, 0, 3, 4]))
-    assert [read(tokens=tokens).negatives_of(query).tolist() for query in (0, 2)] == [[1], [4]]
+    np.save(near, np.empty(0, np.int64))
+    assert [read(near=near).negatives_of(query).tolist() for query in (0, 2)] == [[1, 2], [4]], "it did not look for any"
+    np.save(near, np.array([0, 1, 0, 3, 4]))
+    assert [read(near=near).negatives_of(query).tolist() for query in (0, 2)] == [[1], [4]]
 
 
 def test_documents_of_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def run(project: Path, entry: str, monkeypatch: pytest.MonkeyPatch, out: str, ch
     (project / "params.yaml").write_text(f"text: {{titles: false}}\nrerankers: {{r: {entry}}}\n")
     (project / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {checkpoint_seconds}\n")
     monkeypatch.chdir(project)
-    arguments = f"--name r --negatives negatives --corpus corpus --documents tokens --out {out}/model --curves {out}/curves"
+    arguments = f"--name r --negatives negatives --corpus corpus --near same.npy --out {out}/model --curves {out}/curves"
     monkeypatch.setattr(sys, "argv", ["reranker", *arguments.split()])
     import_module("tasks.reranker.__main__").main()
     return project / out
@@ -121,6 +121,7 @@ def project(tmp_path: Path, tiny_corpus: Any) -> Path:
         for n, (query, positive) in enumerate(tiny_corpus.qrels["train"].items())
         for rank, doc in enumerate([d for d in names[n : n + 6] if d != positive], 1)
     ]
+    np.save(tmp_path / "same.npy", np.empty(0, np.int64))
     (tmp_path / "negatives").mkdir()
     write_table(tmp_path / "negatives" / "train.parquet", RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=RANKED)])
     return tmp_path

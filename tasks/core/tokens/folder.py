@@ -2,7 +2,7 @@
 
 A folder: tokens.bin (uint16, or int32 for large vocabularies; special tokens included), offsets.npy (int64,
 rows + 1), owners.npy (int32, the ordinal of the document or query that a row is a passage of, sorted),
-ids.parquet (one id per owner), meta.json; same.npy (int64, one per owner) if tokenize.near_duplicates is set.
+ids.parquet (one id per owner), meta.json; same.npy (int64, one per owner; empty without tokenize.near_duplicates).
 """
 
 import heapq

@@ -5,6 +5,7 @@ multilinear hash of 64 bits. Two texts that differ collide with probability 2^-6
 below 2^31 ends in at most 30 zero bits, which a multiplication keeps.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +26,24 @@ END, PASSAGES = 2**62, 2**63  # numbers of multipliers: for a row's end; for a p
 def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
     """All owners with the same tokens as one of the owners `of`.
 
-    If tokenize wrote same.npy into the folder (tokenize.near_duplicates), those with nearly the same tokens are included.
+    If tokenize looked for near-duplicates, those with nearly the same tokens are included.
     """
     owners, near = count_rows(tokens.folder / "ids.parquet"), near_duplicates(tokens.folder)
+    found = near_texts(near[0], of, owners) if near else None
+    return found or _same(lambda ordinals: _hashes_of(tokens, ordinals), of, owners)
+
+
+def near_texts(path: Path, of: Ints, owners: int) -> SameTexts | None:
+    """All near-duplicates of the owners `of`, and these, by tokenize's same.npy; None if it did not look for any: the file is empty."""
+    groups = _read_groups(path, owners)
+    return _same(lambda ordinals: groups[ordinals], of, owners) if len(groups) else None
+
+
+def _same(keys_of: Callable[[Ints], Hashes], of: Ints, owners: int) -> SameTexts:
+    """All owners with the key of one of the owners `of`. Keys are computed a part at a time."""
     of = np.unique(of)
     if not len(of):
         return SameTexts(of, of)
-    groups = _read_groups(near[0], owners) if near else None
-
-    def keys_of(ordinals: Ints) -> Hashes:
-        return _hashes_of(tokens, ordinals) if groups is None else groups[ordinals]
-
     wanted = np.unique(keys_of(of))
     members, keys = list[Ints](), list[Hashes]()
     for start in range(0, owners, HASHED_ROWS):
@@ -71,7 +79,7 @@ def _read_groups(path: Path, owners: int) -> Hashes:
         groups: Hashes = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise Corrupt(f"{path}: unreadable ({error}); run tokenize again") from None
-    if groups.shape != (owners,):
+    if groups.shape not in ((0,), (owners,)):
         raise Corrupt(f"{path}: found shape {groups.shape}, expected ({owners},); run tokenize again")
     return groups.view(np.uint64)
 

@@ -58,6 +58,8 @@ def test_groups_of_tokenize_come_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 0, 0, 3]
     same = same_texts(tokens, np.array([1]))
     assert (same.members.tolist(), same.first.tolist()) == ([0, 1, 2], [0, 0, 0])
+    np.save(tokens.folder / SAME, np.empty(0, np.int64))
+    assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 1, 0, 3], "tokenize did not look for near-duplicates"
     np.save(tokens.folder / SAME, np.array([0, 0]))
     with pytest.raises(Corrupt, match=r"same.npy: found shape \(2,\), expected \(4,\); run tokenize again"):
         same_texts(tokens, np.array([1]))
