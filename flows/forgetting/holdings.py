@@ -264,7 +264,7 @@ def _add_dependents(entries: Sequence[Entry], store: Store, holdings: Holdings, 
     waiting = list(holdings.outs)
     while waiting:
         path, oid = waiting.pop()
-        for dep in {*_as_read(path, oid, store, read=read)} - clean:
+        for dep in _as_read(path, oid, store, read=read):
             for entry in readers.get(dep, ()):
                 for out in {*entry.outs()} - holdings.outs - clean:
                     if may_hold(out[0], kinds):
