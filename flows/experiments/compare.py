@@ -173,6 +173,7 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     """The values of a run file, made by any program, measured with this project's qrels."""
     from tasks.core.metrics.measures import needs_texts, parse, per_query
     from tasks.core.metrics.qrels import load_qrels
+    from tasks.core.statistics.judged import parts
     from tasks.core.trec.external import read_trec_run
 
     qrels = Path(corpus_of(current_lock()), "qrels", f"{split}.parquet")
@@ -189,7 +190,8 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
         raise UserError(f"--measure: {error}") from None
     if needs_texts(measures):
         raise UserError(f"--measure: found {measure}, which reads documents, expected a measure of runs alone; {path} is only a run")
-    return {query: row[measure] for query, row in per_query(measures, judged, ranked).items()}
+    values = per_query(measures, judged, ranked)
+    return {query: values[query][measure] for query in parts(split, values)[split]}
 
 
 def groups_of(split: str) -> Mapping[str, str]:

@@ -30,7 +30,7 @@ from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import metric_of
 from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.plurals import counted
-from tasks.core.statistics.confirmation import judged_queries
+from tasks.core.statistics.judged import judged_queries
 
 FOLDER = Path(".retemper/bisect")
 

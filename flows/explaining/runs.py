@@ -31,7 +31,7 @@ from flows.results.metrics import METRICS
 from flows.storage.remote import WARNING
 from tasks.core.errors import USER_ERROR, DiskError, GpuFailed, InputChanged, MemoryFull, Problem, UserError, WorkersLost
 from tasks.core.files import read_json, write_json, write_text
-from tasks.core.statistics.confirmation import decision_groups
+from tasks.core.statistics.clusters import read_groups
 from tasks.core.training.companions import LEARNED
 from tasks.params import Parameters
 
@@ -83,7 +83,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measure of a model on dev: its mean, as in the metrics, its values by query, and the group of each query (decision_groups)."""
+    """The measure of a model on dev: its mean, as in the metrics, its values by query, and the group of each query (read_groups)."""
 
     mean: float
     values: Mapping[str, float]
@@ -139,7 +139,7 @@ class Bench:
                 f"{label}: found no {self._measure} on dev, expected one of {', '.join(metrics.get('dev', {})) or 'its measures'}"
             )
         by_query = values(place / "data/values" / configuration.model, self._measure, metrics)
-        groups = decision_groups(place / corpus_of(read_lock(place / LOCK)) / "qrels/dev.parquet")
+        groups = read_groups(place / corpus_of(read_lock(place / LOCK)) / "qrels/dev.parquet")
         found = Measured(float(metrics["dev"][self._measure]), by_query, groups)
         write_json(self._record(configuration, yardstick), asdict(found))
         return found

@@ -28,7 +28,7 @@ from flows.feedback.propensity import Pair, Propensities, harvest, power_law, re
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.sources.delimiters import delimiter_of, seek_header
-from tasks.core.statistics.confirmation import CLICKED
+from tasks.core.statistics.judged import CLICKED
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import is_dev, plain
 

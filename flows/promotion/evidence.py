@@ -16,7 +16,8 @@ from flows.results.fusions import fusion_parts, fusions, record_of
 from flows.results.metrics import Metrics, served_models
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
-from tasks.core.statistics.confirmation import ONE_IN, decision_groups, is_selection_query, judged_queries
+from tasks.core.statistics.clusters import read_groups
+from tasks.core.statistics.confirmation import ONE_IN, is_selection_query
 from tasks.core.statistics.groups import read_columns
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import QRELS, QUERIES
@@ -25,30 +26,26 @@ VALUES = Path("data/values")
 
 
 def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
-    """`metrics` with its dev means taken over only the queries that choose among systems.
+    """`metrics` with its dev means taken over only the queries that choose among systems: with rule guaranteed, one in ONE_IN, else all.
 
-    No query of a click log chooses, unless dev has no others (docs/retraining.md says why). With rule guaranteed, only one in ONE_IN of the
-    others does. `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
+    `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
     """
+    if rule.rule != "guaranteed":
+        return metrics
     chosen_on: dict[str, dict[str, Any]] = {}
     for model, splits in metrics.items():
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
-            if rule.rule != "guaranteed":
-                chosen_on[model] = {**splits}
             continue
         all_values = values(VALUES / model, measure, splits)
-        choosing = judged_queries(all_values)
-        if rule.rule == "guaranteed":
-            judged, choosing = choosing, [query for query in choosing if is_selection_query(query, groups)]
-            if not choosing:
-                problem = f"none of its {len(judged):,} judged queries is" if len(judged) != 1 else "its only judged query is not"
-                raise UserError(
-                    f"dev: {problem} among the one in {ONE_IN} that choose the new model; "
-                    f"add queries, or set promotion.rule of retraining.yaml to not_worse"
-                )
-        if len(choosing) < len(all_values):
-            splits = {**splits, "dev": {**splits["dev"], measure: math.fsum(all_values[query] for query in choosing) / len(choosing)}}
-        chosen_on[model] = {**splits}
+        choosing = [query for query in all_values if is_selection_query(query, groups)]
+        if not choosing:
+            problem = f"none of its {len(all_values):,} judged queries is" if len(all_values) != 1 else "its only judged query is not"
+            raise UserError(
+                f"dev: {problem} among the one in {ONE_IN} that choose the new model; "
+                f"add queries, or set promotion.rule of retraining.yaml to not_worse"
+            )
+        mean = math.fsum(all_values[query] for query in choosing) / len(choosing)
+        chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: mean}}
     return chosen_on
 
 
@@ -96,4 +93,4 @@ def slices(corpus: Path) -> dict[str, list[str]]:
 
 def groups(corpus: Path) -> dict[str, str]:
     """By dev query of a corpus folder: its group of queries that share a relevant document, but for queries of a click log."""
-    return decision_groups(corpus / "qrels/dev.parquet")
+    return read_groups(corpus / "qrels/dev.parquet")

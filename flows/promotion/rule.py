@@ -10,7 +10,8 @@ from flows.promotion.records import Evidence, Promotion, Verdict
 from tasks.core.errors import UserError
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.plurals import counted
-from tasks.core.statistics.confirmation import CLICKED, shuffled
+from tasks.core.statistics.confirmation import shuffled
+from tasks.core.statistics.judged import CLICKED
 
 
 def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:

@@ -1,12 +1,17 @@
-"""Compute the measures of a system's runs on dev and test: means, and the values of every query."""
+"""Compute the measures of a system's runs on dev and test: means, and the values of every query.
+
+Dev queries of a click log are measured apart, as split CLICKS of tasks.core.statistics.judged.
+"""
 
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
-from tasks.core.metrics.measures import parse
+from tasks.core.metrics.measures import means, parse, value_schema, value_tables
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.params.sections import load
 from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
+from tasks.core.statistics.judged import parts
+from tasks.core.tables.parquet import write_table
 from tasks.evaluate.params import Evaluate
 from tasks.evaluate.split import evaluate_split
 
@@ -29,14 +34,17 @@ def main() -> None:
                 print(f"{args.name}: {split} has no judged queries, skipped")
                 continue
             measures = parse(params.measures, params.relevance[split])
-            run, values = args.runs / f"{split}.trec", folder / f"{split}.parquet"
-            metrics[split], queries = evaluate_split(run, qrels, measures, corpus=args.corpus, split=split, values=values)
-            if empty := sum(max(grades.values()) < params.relevance[split] for grades in qrels.values()):
-                print(f"{args.name}: {split}, {counted(empty, 'queries')} without a relevant document, counted as 0 in binary measures")
-            print(
-                f"{args.name}: {split}, {counted(queries, 'queries')}: "
-                + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())
-            )
+            measured = evaluate_split(args.runs / f"{split}.trec", qrels, measures, corpus=args.corpus, split=split)
+            for part, queries in parts(split, measured).items():
+                values = {query: measured[query] for query in queries}
+                write_table(folder / f"{part}.parquet", value_schema(list(measures)), value_tables(list(measures), values))
+                metrics[part] = means(measures, values)
+                if empty := sum(max(qrels[query].values()) < params.relevance[split] for query in queries):
+                    print(f"{args.name}: {part}, {counted(empty, 'queries')} without a relevant document, counted as 0 in binary measures")
+                print(
+                    f"{args.name}: {part}, {counted(len(queries), 'queries')}: "
+                    + ", ".join(f"{name} {value:.4f}" for name, value in metrics[part].items())
+                )
         if not metrics:
             raise UserError(
                 f"{args.corpus / 'qrels'}: found no relevant document in dev.parquet or test.parquet, "

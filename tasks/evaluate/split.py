@@ -1,18 +1,15 @@
-"""Evaluate one split of one system: values per query and their means."""
+"""Evaluate one split of one system: the measures of every query."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks.core.metrics.measures import Measure, Qrels, Values, means, needs_texts, per_query, value_schema, value_tables
-from tasks.core.tables.parquet import write_table
+from tasks.core.metrics.measures import Measure, Qrels, Values, needs_texts, per_query
 from tasks.evaluate.answers import first_hits, read_answers
 from tasks.evaluate.runs import read_rankings
 
 
-def evaluate_split(
-    run: Path, qrels: Qrels, measures: Mapping[str, Measure], *, corpus: Path, split: str, values: Path
-) -> tuple[Values, int]:
-    """Measure one of our own runs. Return the means and the number of queries; write `values` (query, one column per measure).
+def evaluate_split(run: Path, qrels: Qrels, measures: Mapping[str, Measure], *, corpus: Path, split: str) -> dict[str, Values]:
+    """Measure one of our own runs: by judged query, the value of each measure.
 
     The run is read once, a block of queries at a time. Coverage reads it once more, with the texts of `corpus`.
     """
@@ -26,6 +23,4 @@ def evaluate_split(
         hits = first_hits(run, corpus / "documents.parquet", answers, max(cutoffs.values()))
         for query, row in measured.items():
             row |= {name: float(hits.get(query, cutoff + 1) <= cutoff) for name, cutoff in cutoffs.items()}
-    names = list(measures)
-    write_table(values, value_schema(names), value_tables(names, measured))
-    return means(names, measured), len(measured)
+    return measured

@@ -11,7 +11,9 @@ from tasks.core.params.sections import load, read_parameters
 from tasks.core.plurals import counted
 from tasks.core.retrieval.fusion import NAMES, UNTUNED
 from tasks.core.stage.entry import parser, stage
-from tasks.core.statistics.confirmation import decision_groups, is_selection_query, judged_queries
+from tasks.core.statistics.clusters import read_groups
+from tasks.core.statistics.confirmation import is_selection_query
+from tasks.core.statistics.judged import judged_queries
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QUERIES
 from tasks.core.trec.runs import write_run
@@ -41,7 +43,7 @@ def choose_setting(first: Path, second: Path, params: Fuse, *, queries: Path, qr
     none_left = "there are no judged dev queries"
     if judged and params.queries == "selection":
         none_left = f"none of {counted(len(judged), 'judged dev queries')} is in the selection part; set queries: dev"
-        groups = decision_groups(qrels / "dev.parquet")
+        groups = read_groups(qrels / "dev.parquet")
         judged = {query: grades for query, grades in judged.items() if is_selection_query(query, groups)}
     record: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
     setting_name = NAMES[params.method]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.errors import UserError
-from tasks.core.metrics.measures import parse
+from tasks.core.metrics.measures import means, parse
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
@@ -70,27 +70,23 @@ def test_coverage_of_a_run_equals_a_plain_loop(tmp_path: Path) -> None:
     (tmp_path / "test.trec").write_text("".join(lines))
     qrels = {query: {"d0": 1} for query in answers}
     names = ["Coverage@1", "AP", "Coverage@5", "Coverage@12"]
-    means, count = evaluate_split(
-        tmp_path / "test.trec", qrels, parse(names, 1), corpus=tmp_path, split="test", values=tmp_path / "values.parquet"
-    )
-    assert list(means) == names
-    assert count == 40
+    measured = evaluate_split(tmp_path / "test.trec", qrels, parse(names, 1), corpus=tmp_path, split="test")
+    assert len(measured) == 40
+    found_means = means(names, measured)
     for k in (1, 5, 12):
         hits = sum(
             any(re.search(rf"(?<!\w){answer.lower()}(?!\w)", documents[doc]) for doc in lists.get(query, [])[:k] for answer in texts)
             for query, texts in answers.items()
         )
-        assert means[f"Coverage@{k}"] == pytest.approx(hits / 40)
-    assert 0 < means["Coverage@1"] < means["Coverage@5"] < means["Coverage@12"] < 1
+        assert found_means[f"Coverage@{k}"] == pytest.approx(hits / 40)
+    assert 0 < found_means["Coverage@1"] < found_means["Coverage@5"] < found_means["Coverage@12"] < 1
 
 
 def test_a_judged_query_without_answers_is_refused(tmp_path: Path) -> None:
     corpus(tmp_path, {"d": "text"}, {"q": ["text"], "p": [" "]})
     (tmp_path / "test.trec").write_text("q Q0 d 1 1.0 x\n")
     with pytest.raises(UserError, match="query p has no answers, expected at least one for Coverage"):
-        evaluate_split(
-            tmp_path / "test.trec", {"p": {"d": 1}}, parse(["Coverage@5"], 1), corpus=tmp_path, split="test", values=tmp_path / "v.parquet"
-        )
+        evaluate_split(tmp_path / "test.trec", {"p": {"d": 1}}, parse(["Coverage@5"], 1), corpus=tmp_path, split="test")
 
 
 def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None:
@@ -100,9 +96,7 @@ def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None
     ):
         (tmp_path / "test.trec").write_text("\n".join(lines) + "\n")
         with pytest.raises(UserError, match=message):
-            evaluate_split(
-                tmp_path / "test.trec", {"q": {"d": 1}}, parse(["AP"], 1), corpus=tmp_path, split="test", values=tmp_path / "v.parquet"
-            )
+            evaluate_split(tmp_path / "test.trec", {"q": {"d": 1}}, parse(["AP"], 1), corpus=tmp_path, split="test")
 
 
 def test_the_stage_measures_coverage_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import pytrec_eval
 
 from tasks.core.errors import UserError
-from tasks.core.metrics.measures import parse
+from tasks.core.metrics.measures import means, parse
 from tasks.core.params.sections import validate
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.schemas import QRELS, RANKED
@@ -58,18 +58,15 @@ def test_written_run_has_the_same_order_for_trec_eval(tmp_path: Path) -> None:
         run = pytrec_eval.parse_run(handle)
     theirs = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank", "map", "ndcg_cut_10"}).evaluate(run)
     names = ["RR", "AP", "nDCG@10", "RR@10"]
-    means, count = evaluate_split(
-        tmp_path / "run.trec", qrels, parse(names, 1), corpus=tmp_path, split="dev", values=tmp_path / "dev.parquet"
-    )
-    ours = pq.read_table(tmp_path / "dev.parquet").to_pylist()
-    assert count == len(ours) == 200
-    for row in ours:
-        reference = theirs[row["query"]]
+    ours = evaluate_split(tmp_path / "run.trec", qrels, parse(names, 1), corpus=tmp_path, split="dev")
+    assert len(ours) == 200
+    for query, row in ours.items():
+        reference = theirs[query]
         assert row["RR"] == pytest.approx(reference["recip_rank"])
         assert row["AP"] == pytest.approx(reference["map"])
         assert row["nDCG@10"] == pytest.approx(reference["ndcg_cut_10"])
         assert row["RR@10"] == pytest.approx(reference["recip_rank"] if reference["recip_rank"] >= 0.1 else 0)
-    assert means["RR"] == pytest.approx(sum(value["recip_rank"] for value in theirs.values()) / 200)
+    assert means(["RR"], ours)["RR"] == pytest.approx(sum(value["recip_rank"] for value in theirs.values()) / 200)
     lists: dict[str, list[str]] = {}
     for query, doc in zip(table["query"].to_pylist(), table["doc"].to_pylist(), strict=True):
         lists.setdefault(query, []).append(doc)
@@ -149,6 +146,28 @@ def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
         "RR@10": [0.5, 0.0, 0.0, 0.0],
         "AP": [0.5, 0.0, 0.0, 0.0],
     }
+
+
+def test_dev_queries_of_a_click_log_are_measured_apart(tmp_path: Path) -> None:
+    """They favor the model that was logged, so they are in no mean that chooses a system."""
+    clicked = [("click-1", "a", 1), ("click-2", "a", 1), ("click-3", "b", 1)]
+    judged = [("q1", "a", 1), ("q2", "b", 0)]
+    write_bm25_run(tmp_path, "dev", [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), ("click-1", "a", 1, 1.0), ("click-3", "b", 1, 1.0)])
+    for rows, expected, queries in (
+        (judged + clicked, {"dev": 0.25, "clicks": 2 / 3}, {"dev": ["q1", "q2"], "clicks": ["click-1", "click-2", "click-3"]}),
+        (judged, {"dev": 0.25}, {"dev": ["q1", "q2"]}),
+        (clicked, {"dev": 2 / 3}, {"dev": ["click-1", "click-2", "click-3"]}),
+    ):
+        write(tmp_path / "qrels" / "dev.parquet", rows, QRELS)
+        write(tmp_path / "qrels" / "test.parquet", [], QRELS)
+        result = run_stage(tmp_path)
+        assert result.returncode == 0, result.stderr
+        metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
+        assert metrics == {part: {name: pytest.approx(mean) for name in ("RR@10", "AP")} for part, mean in expected.items()}
+        found = {path.stem: pq.read_table(path)["query"].to_pylist() for path in (tmp_path / "values" / "bm25").iterdir()}
+        assert found == queries
+        without = [line for line in result.stdout.splitlines() if "without a relevant document" in line]
+        assert without == (["bm25: dev, 1 query without a relevant document, counted as 0 in binary measures"] if judged[1] in rows else [])
 
 
 def test_stage_refuses_in_one_line(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.errors import UserError
-from tasks.core.metrics.measures import parse
+from tasks.core.metrics.measures import means, parse
 from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.statistics.clusters import connected
@@ -109,9 +109,9 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
     assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the settings in the grid differ"
     for split in ("dev", "test"):
         assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == reference_lists(split, method, record[key])
-    places: Any = {"corpus": Path(), "split": "dev", "values": Path("dev.parquet")}
-    means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in judged_queries}, parse(["RR@10"], 2), **places)
-    assert means["RR@10"] == pytest.approx(best)  # what evaluate will compute
+    judged = {query: grades[query] for query in judged_queries}
+    measured = evaluate_split(Path("runs/hybrid/dev.trec"), judged, parse(["RR@10"], 2), corpus=Path(), split="dev")
+    assert means(["RR@10"], measured)["RR@10"] == pytest.approx(best)  # what evaluate will compute
 
 
 @pytest.mark.parametrize("queries_per_document", [1, 2])
@@ -153,7 +153,8 @@ def test_queries_of_clicks_choose_no_weight(monkeypatch: pytest.MonkeyPatch, par
     write("test", [], first={}, second={}, relevant=[])
     record = run(monkeypatch, method=f"linear, queries: {part}")
     assert record["weight"] == next(point["weight"] for point in record["grid"] if point["nDCG@10"] == 1.0) > 0.5
-    write("dev", clicked, first=first, second=second, relevant=[(q, "a", 1) for q in clicked])
+    first, second = ({q: {doc + q: score for doc, score in lists[q].items()} for q in clicked} for lists in (first, second))
+    write("dev", clicked, first=first, second=second, relevant=[(q, "a" + q, 1) for q in clicked])  # not all in one group
     assert run(monkeypatch, method=f"linear, queries: {part}")["weight"] == 0, "there are no others"
 
 

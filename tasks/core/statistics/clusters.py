@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tasks.core.statistics.judged import judged_queries
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import QRELS
 
@@ -36,16 +37,17 @@ def connected(relevant: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {query: root(query) for query in parent}
 
 
-def read_groups(qrels: Path, *, without: str | None = None) -> dict[str, str]:
+def read_groups(qrels: Path) -> dict[str, str]:
     """The group of each query of a table of judgments, by documents of any positive grade; empty if there is no table.
 
-    `without`: ignore queries whose ids begin with it.
+    Queries of a click log join no groups, unless there are no others.
     """
     if not qrels.exists():
         return {}
     table = read_table(qrels, QRELS)
+    judged = {*judged_queries(table["query"].unique().to_pylist())}
     graded = zip(*(table[column].to_pylist() for column in ("query", "doc", "grade")), strict=True)
-    return connected((query, doc) for query, doc, grade in graded if grade > 0 and not (without and query.startswith(without)))
+    return connected((query, doc) for query, doc, grade in graded if grade > 0 and query in judged)
 
 
 def group_numbers(queries: Sequence[str], groups: Mapping[str, str]) -> Numbers:

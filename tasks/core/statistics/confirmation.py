@@ -2,30 +2,16 @@
 
 A digest of the query's id decides, so a query does not change sides when others are added or removed. Queries that share a relevant
 document (tasks.core.statistics.clusters) are all on one side, that of the least of them: a judgment that joins two groups may move one.
-Queries of a click log neither choose nor confirm, and join no groups.
+Queries of a click log neither choose nor confirm, and join no groups (tasks.core.statistics.judged).
 
 A system looks better than it is on the queries that it was chosen on (Cawley, Talbot: On Over-fitting in Model Selection and Subsequent
 Selection Bias in Performance Evaluation, JMLR 11, 2010); on other queries of the same kind it does not.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from pathlib import Path
 
-from tasks.core.statistics.clusters import read_groups
-
-CLICKED = "click-"  # begins the ids of queries of a click log: judged only by shown documents, they favor the model that showed them
 ONE_IN = 5  # one query in five chooses; the others are left to confirm
-
-
-def decision_groups(qrels: Path) -> dict[str, str]:
-    """The group of each query of a table of judgments, for choosing and confirming; empty if there is no table."""
-    return read_groups(qrels, without=CLICKED)
-
-
-def judged_queries(queries: Collection[str]) -> list[str]:
-    """The queries that do not come from a click log; all of them if there are no others."""
-    return [query for query in queries if not query.startswith(CLICKED)] or list(queries)
 
 
 def is_selection_query(query: str, groups: Mapping[str, str]) -> bool:

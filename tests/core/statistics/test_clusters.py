@@ -26,7 +26,11 @@ def test_groups_worked_by_hand(tmp_path: Path) -> None:
     write_table(tmp_path / "dev.parquet", QRELS, [pa.table([list(column) for column in zip(*rows, strict=True)], schema=QRELS)])
     assert read_groups(tmp_path / "dev.parquet") == connected(pairs), "judged not relevant is not shared"
     assert read_groups(tmp_path / "test.parquet") == {}
-    assert read_groups(tmp_path / "dev.parquet", without="d") == connected([pair for pair in pairs if pair[0] != "d"])
+    clicked = [("click-1", "x", 1), ("click-1", "y", 1), ("click-2", "x", 1)]
+    for judgments, expected in (([*rows, *clicked], connected(pairs)), (clicked, {"click-1": "click-1", "click-2": "click-1"})):
+        table = pa.table([list(column) for column in zip(*judgments, strict=True)], schema=QRELS)
+        write_table(tmp_path / "dev.parquet", QRELS, [table])
+        assert read_groups(tmp_path / "dev.parquet") == expected, "a click joins no groups, unless there are only clicks"
 
 
 @pytest.mark.parametrize("seed", range(6))

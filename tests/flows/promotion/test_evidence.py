@@ -51,21 +51,6 @@ def test_systems_are_chosen_on_the_queries_that_choose() -> None:
         evidence.choosing_metrics({"one": first}, "m", GUARANTEED, groups={})
 
 
-@pytest.mark.parametrize("rule", ["not_worse", "better", "guaranteed"])
-def test_queries_of_clicks_choose_no_system(rule: Any) -> None:
-    """They favor the champion that was logged; nine of ten dev queries come from clicks here."""
-    judged, clicked = NAMES[:80], [f"click-{number}" for number in range(720)]
-    metrics = {
-        "better": write_values(evidence.VALUES / "better", dict.fromkeys(judged, 0.6) | dict.fromkeys(clicked, 0.3)),
-        "logged": write_values(evidence.VALUES / "logged", dict.fromkeys(judged, 0.5) | dict.fromkeys(clicked, 0.9)),
-    }
-    choosing = evidence.choosing_metrics(metrics, "m", Promotion(rule=rule), groups={})
-    assert {model: splits["dev"]["m"] for model, splits in choosing.items()} == {"better": pytest.approx(0.6), "logged": pytest.approx(0.5)}
-    only_clicks = {"logged": write_values(evidence.VALUES / "logged", dict.fromkeys(clicked, 0.9))}
-    choosing = evidence.choosing_metrics(only_clicks, "m", Promotion(rule=rule), groups={})
-    assert choosing["logged"]["dev"]["m"] == pytest.approx(0.9), "there is nothing else to choose by"
-
-
 def test_systems_that_the_confirming_queries_had_a_say_in(folder: Path) -> None:
     def write_fusion(name: str, chosen_on: str | None, grid: int, **entry: Any) -> dict[str, Any]:
         path = folder / f"data/runs/{name}/fusion.json"
