@@ -122,7 +122,7 @@ def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
         groups = int(table.test.drawn(queries, results.groups[split]).max()) + 1
         body.append([label, split, f"{len(queries):,}", f"{groups:,}", *_cells(table, means, marks)])
         if several and groups == 1:
-            lines.append(f"{label}, {split}: {describe_groups(len(queries), 1, 1.0)}")
+            lines.append(f"{label}, {split}: {describe_groups(len(queries), 1, 1.0, largest=len(queries))}")
     if averages := table.means():
         taken = list(table.averaged.values())
         means = {model: one[table.metric] for model, one in averages.items()}

@@ -45,7 +45,8 @@ class Row:
 
     `low` to `high`: the 1 - alpha interval of the difference (report.alpha). `power`: the chance of a t-test at alpha to find a difference
     this large; `detectable` and `needed`: for 80 % power. They are None without variance. All of them treat `groups` of queries as
-    independent, by report.draws; `design_effect`: the variance of the mean difference over that with all queries independent.
+    independent, by report.draws; `largest_group`: the queries of the largest; `design_effect`: the variance of the mean difference over
+    that with all queries independent.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Row:
     detectable: float | None
     needed: int | None
     groups: int
+    largest_group: int
     design_effect: float
     warning: str
     differs: tuple[str, ...]
@@ -225,6 +227,8 @@ def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False
 
 
 def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, alpha: float, split: str, fewer: bool) -> Row:
+    import numpy as np
+
     from tasks.core.statistics.clusters import design_effect
     from tasks.core.statistics.paired_tests import paired_t_test
     from tasks.core.statistics.power import effect, power_warning
@@ -252,6 +256,7 @@ def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, alpha:
         detectable=size.detectable if size else None,
         needed=size.needed if size else None,
         groups=int(numbers.max()) + 1,
+        largest_group=int(np.bincount(numbers).max()),
         design_effect=design_effect(new - old, numbers),
         warning="" if p_holm <= alpha else power_warning(f"{split}, {side.name} against {first.name}", len(new), difference, size),
         differs=tuple(differences(first, side)),
@@ -345,7 +350,7 @@ def text(sides: Sequence[Side], compared: Sequence[Row], *, split: str, measure:
     lines.append("d: mean difference over its standard deviation; 80 % power: the smallest difference that a t-test detects that often")
     lines += [row.warning for row in compared if row.warning]
     lines += [
-        f"{row.name}: {clustered(row.queries, row.groups, row.design_effect)}"
+        f"{row.name}: {clustered(row.queries, row.groups, row.design_effect, largest=row.largest_group)}"
         for row in compared
         if row.groups < row.queries or row.queries == 1
     ]

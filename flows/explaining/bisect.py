@@ -163,21 +163,27 @@ def search(span: Range, train: Train, *, fewer: bool = False) -> Culprit:
     Both ends are trained first (the cache has them if they were retrainings); unless the drop is larger than its noise, there is nothing
     to find. Then prefixes are trained as Search chooses them; one that is measured again gets another seed. The search ends when it is
     sure, at the latest after twice the retrainings of plain bisection.
+
+    Whether there is a drop at all is asked of queries that might have been drawn. Where it is, is asked of the same queries: a prefix on
+    which none of them changes is one without it.
     """
     sign = -1.0 if fewer else 1.0
     start = train(span.good, 0)
 
-    def difference(count: int, repetition: int) -> tuple[float, float, int]:
+    mean_and_error({query: start.values[query] for query in judged_queries(start.values)}, start.groups)  # refuses before more is trained
+
+    def difference(count: int, repetition: int, *, unseen: bool = False) -> tuple[float, float, int]:
         measured = train(count, repetition)
         queries = sorted(judged_queries(measured.values.keys() & start.values.keys()))
         if not queries:
             raise UserError(
                 f"dev: found no query in common between {span.good} and {counted(count, 'batches')}, expected some to compare them on"
             )
-        mean, error = mean_and_error({one: measured.values[one] - start.values[one] for one in queries}, measured.groups)
+        lost = {query: measured.values[query] - start.values[query] for query in queries}
+        mean, error = mean_and_error(lost, measured.groups, unseen=unseen)
         return sign * mean, error, len(queries)
 
-    drop, error, queries = difference(span.bad, 0)
+    drop, error, queries = difference(span.bad, 0, unseen=True)
     if drop + Z * error >= 0:
         return Culprit(None, 1.0, drop, error, queries, ())
     bisection, tried = Search(span.bad - span.good, drop), list[Tried]()

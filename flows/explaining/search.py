@@ -75,23 +75,24 @@ class Search:
         return -(TAILS + 1) / 2 * math.log1p(((measurement.difference - mean) / noise) ** 2 / TAILS)
 
 
-def mean_and_error(differences: Mapping[str, float], groups: Mapping[str, str]) -> tuple[float, float]:
-    """The mean difference of two systems by query, and its standard error over groups of queries that share a relevant document.
+def mean_and_error(differences: Mapping[str, float], groups: Mapping[str, str], *, unseen: bool = True) -> tuple[float, float]:
+    """The mean difference of two systems by query, and its error over groups of queries that share a relevant document.
 
-    If all groups agree, others may merely not have been drawn: Z errors are then the distance to the bound on what is unseen
-    (flows.promotion.groups.unseen_bound, for groups of one size). Raises UserError for fewer than two groups.
+    Z errors are the distance to the bound of a one-sided t-test. If all groups agree, others may merely not have been drawn: it is then
+    that to the bound on what is unseen (flows.promotion.groups.unseen_bound, for groups of one size); without `unseen` it is 0. Raises
+    UserError if there are too few queries, or too many in one group, to tell the noise.
     """
     import numpy as np
+    from scipy import stats
 
-    from tasks.core.statistics.clusters import by_group, group_numbers
-    from tasks.core.statistics.paired_tests import no_spread
+    from tasks.core.statistics.clusters import LARGEST, group_numbers, mean_over_groups
 
-    values = np.array(list(differences.values()))
-    means = by_group(values, group_numbers(list(differences), groups))
-    mean, count = float(values.mean()), len(means)
-    if count < 2:
-        shared = f"{counted(len(values), 'queries')} that share relevant documents" if len(values) > 1 else "one query"
-        raise UserError(f"dev: found {shared}, expected at least two groups of queries, to tell the noise; add dev queries")
-    if no_spread(means):
-        return mean, (1 + abs(mean)) * -math.expm1(math.log(ALPHA) / count) / Z
-    return mean, float(means.std(ddof=1)) / math.sqrt(count)
+    numbers = group_numbers(list(differences), groups)
+    estimate = mean_over_groups(np.array(list(differences.values())), numbers)
+    if not estimate.testable:
+        shared = f"{np.bincount(numbers).max():,} of {counted(len(differences), 'queries')} that share relevant documents"
+        found = shared if len(differences) > 1 else "one query"
+        raise UserError(f"dev: found {found}, expected at most {LARGEST:.0%} in one group, to tell the noise; add dev queries")
+    if unseen and not estimate.error:
+        return estimate.mean, (1 + abs(estimate.mean)) * -math.expm1(math.log(ALPHA) / estimate.groups) / Z
+    return estimate.mean, estimate.error * float(stats.t.ppf(1 - ALPHA, estimate.effective - 1)) / Z

@@ -9,8 +9,7 @@ from scipy import optimize, stats
 
 from flows.promotion import betting
 from tasks.core.plurals import counted
-from tasks.core.statistics.clusters import Floats, Numbers, by_group, design_effect, group_numbers
-from tasks.core.statistics.paired_tests import no_spread
+from tasks.core.statistics.clusters import Floats, Mean, Numbers, design_effect, group_numbers, mean_over_groups
 
 CAPPED = 0.05  # share of the queries that bets may leave out
 NEAR = 3.0  # times the loss that may be unseen: a half-width of t below that is too small to be trusted
@@ -54,18 +53,19 @@ class Draws:
         return capped_sizes
 
     @property
-    def means(self) -> Floats:
-        """One value for each group [G] with the mean of the differences (clusters.by_group)."""
-        return by_group(self.differences, self.numbers)
+    def estimate(self) -> Mean:
+        """The mean difference and its standard error."""
+        return mean_over_groups(self.differences, self.numbers)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there is one group, or all groups have the same mean difference but for rounding."""
+        return self.groups == 1 or (self.estimate.testable and not self.estimate.error)
 
     @property
     def spread(self) -> float:
-        """The standard deviation of `each`, with G - 1 in the denominator: over sqrt(G), the standard error of the mean."""
-        each = self.means
-        if len(each) < 2 or no_spread(each):
-            return 0.0
-        mean = math.fsum(each) / len(each)
-        return math.sqrt(math.fsum((each - mean) ** 2) / (len(each) - 1))
+        """The standard error of the mean times sqrt(G): if each query is a group, the standard deviation of the differences."""
+        return self.estimate.error * math.sqrt(self.groups)
 
     @property
     def note(self) -> str:
@@ -84,7 +84,7 @@ def draws(differences: Mapping[str, float], order: Sequence[str], groups: Mappin
 def lower_bound(sample: Draws, alpha: float) -> float:
     """The one-sided 1 - alpha lower confidence bound of the mean difference, by Student's t over groups:
 
-        L = mean(d) - t(1 - alpha, G - 1) * s / sqrt(G)        s: `spread` over the G groups; G = Q if no query shares a document
+        L = mean(d) - t(1 - alpha, D - 1) * e        e, D: error and effective number of groups (clusters.mean_over_groups)
 
     L >= -margin exactly where a one-sided paired t-test rejects "the mean is below -margin" at level alpha
     (non-inferiority: Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010, section 1).
@@ -92,12 +92,14 @@ def lower_bound(sample: Draws, alpha: float) -> float:
     If models are nearly alike, their spread says nothing about losses too rare to be seen. Without any spread, the bound is that of
     `unseen_bound`; if the t-test's half-width is less than NEAR times what may be unseen, it is the lesser of L and betting's bound. Both
     hold for differences in [-1, 1], whatever their distribution. For a measure outside that range, L is always the t-test's; without a
-    spread nothing is shown, and the bound is -1, or the mean if that is less.
+    spread, or if one group has nearly all queries, nothing is shown, and the bound is -1, or the mean if that is less.
     """
-    mean, spread = float(sample.differences.mean()), sample.spread
+    mean, estimate = float(sample.differences.mean()), sample.estimate
     bounded = bool(np.abs(sample.differences).max() <= 1)
-    if not spread:
+    if sample.is_constant:
         return unseen_bound(mean, sample.sizes, alpha) if bounded else min(mean, -1.0)
+    if not estimate.testable:
+        return betting.lower_bound(sample.sums, alpha, sample.sizes, bets=betting.BOLD) if bounded else min(mean, -1.0)
     t_limit = t_bound(sample, alpha)
     if bounded and mean - t_limit < NEAR * (mean - unseen_bound(mean, sample.sizes, alpha)):
         return min(t_limit, betting.lower_bound(sample.sums, alpha, sample.sizes, bets=betting.BOLD))
@@ -106,8 +108,8 @@ def lower_bound(sample: Draws, alpha: float) -> float:
 
 def t_bound(sample: Draws, alpha: float) -> float:
     """The t-test's bound alone; the mean without a spread."""
-    mean = float(sample.differences.mean())
-    return mean - float(stats.t.ppf(1 - alpha, sample.groups - 1)) * sample.spread / math.sqrt(sample.groups) if sample.spread else mean
+    estimate = sample.estimate
+    return estimate.mean - float(stats.t.ppf(1 - alpha, estimate.effective - 1)) * estimate.error if estimate.error else estimate.mean
 
 
 def unseen_bound(value: float, sizes: Floats, alpha: float) -> float:

@@ -8,7 +8,6 @@ its differences are and however groups overlap. (2) By a one-sided t-test, below
 and that some of the queries chose the candidate makes vetoes rarer, if anything.
 """
 
-import math
 from collections.abc import Collection, Mapping
 
 from scipy import stats
@@ -47,17 +46,21 @@ def find_vetoes(
 
 
 def loss_p_value(sample: Draws, margin: float) -> float:
-    """p of "the mean is at least -margin", by Student's t over groups that share no document. Without a spread: the greatest chance that no
-    query differs."""
-    if not sample.spread:
-        return chance_of_none(-float(sample.differences.mean()), margin, sample.sizes)
-    t = (float(sample.differences.mean()) + margin) / (sample.spread / math.sqrt(sample.groups))
-    return float(stats.t.cdf(t, sample.groups - 1))
+    """p of "the mean is at least -margin", by Student's t over groups that share no document; 1 if one group has nearly all queries.
+
+    Without a spread: the greatest chance that no query differs.
+    """
+    estimate = sample.estimate
+    if sample.is_constant:
+        return chance_of_none(-estimate.mean, margin, sample.sizes)
+    if not estimate.testable:
+        return 1.0
+    return float(stats.t.cdf((estimate.mean + margin) / estimate.error, estimate.effective - 1))
 
 
 def surely_loses(sample: Draws, margin: float, level: float) -> bool:
     """Whether "the mean is at least -margin" is rejected at `level` for any differences in [-1, 1]."""
-    if not sample.spread:
+    if sample.is_constant:
         return loss_p_value(sample, margin) <= level
     return bool(betting.shows_more(-sample.sums, margin, level, sizes=sample.sizes, bets=betting.BOLD))
 

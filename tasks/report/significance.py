@@ -6,6 +6,8 @@ Each split is one family of tests: every tested pair of systems, each unordered 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tasks.core.statistics.clusters import Numbers, describe_groups, design_effect
 from tasks.core.statistics.paired_tests import holm, paired_t_test
 from tasks.core.statistics.power import Effect, effect, power_warning
@@ -19,16 +21,17 @@ PAPERS = {"dev": 0.01, "test": 0.05}  # levels at which the ADORE and LTRe paper
 class Pair:
     """`system` against `baseline` on the same queries. Without an interval (for one query, say), low and high are None.
 
-    `groups`: the number of independent groups of queries (report.draws), which tests, intervals, and power are based on. `design_effect`:
-    the variance of the mean difference, relative to that if all queries were independent. `marked`: p is below the papers' level for the
-    split. `effect`: size and power at the report's alpha, before Holm's correction; None without variance. `warning`: a sentence if there
-    are too few queries for the difference shown, otherwise empty.
+    `groups`: the number of independent groups of queries (report.draws), which tests, intervals, and power are based on; `largest_group`:
+    the queries of the largest. `design_effect`: the variance of the mean difference, relative to that if all queries were independent.
+    `marked`: p is below the papers' level for the split. `effect`: size and power at the report's alpha, before Holm's correction; None
+    without variance. `warning`: a sentence if there are too few queries for the difference shown, otherwise empty.
     """
 
     system: str
     baseline: str
     queries: int
     groups: int
+    largest_group: int
     design_effect: float
     mean: float
     baseline_mean: float
@@ -89,6 +92,7 @@ def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: flo
         baseline=baseline.name,
         queries=len(first),
         groups=int(numbers.max()) + 1,
+        largest_group=int(np.bincount(numbers).max()),
         design_effect=design_effect(first - second, numbers),
         mean=float(first.mean()),
         baseline_mean=float(second.mean()),
@@ -111,7 +115,8 @@ def shared_documents_note(pair: Pair | None) -> str:
     """
     if pair is None or pair.groups == pair.queries > 1:
         return ""
-    return f"{pair.system} against {pair.baseline}: {describe_groups(pair.queries, pair.groups, pair.design_effect)}"
+    groups = describe_groups(pair.queries, pair.groups, pair.design_effect, largest=pair.largest_group)
+    return f"{pair.system} against {pair.baseline}: {groups}"
 
 
 def headline(pairs: Sequence[Pair], duel: tuple[System, System] | None) -> Pair | None:

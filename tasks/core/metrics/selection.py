@@ -1,7 +1,7 @@
 """Model selection: the one rule for "the best system on dev", used by the report, search, retraining, and sweep tables.
 
 The highest mean wins. On a tie, the simpler system wins: fewer towers to serve, then made from fewer entries of params.yaml (so it is
-earlier in the graph), then listed earlier in params.yaml. Retraining leaves queries of a click log out of the means; the others do not.
+earlier in the graph), then listed earlier in params.yaml.
 """
 
 import sys

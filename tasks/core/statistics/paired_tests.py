@@ -11,46 +11,46 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from tasks.core.statistics.clusters import Numbers, by_group
+from tasks.core.statistics.clusters import SAME, Mean, Numbers, mean_over_groups
 
 Floats = npt.NDArray[np.float64]
-SAME = 1e-12  # relative to the largest absolute difference, or to the sum of them
 BLOCK = 512  # sign flips at a time
 
 
 def paired_t_test(first: Floats, second: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float, float | None, float | None]:
     """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q].
 
-    With `groups`, it uses the cluster-robust standard error, and one degree of freedom less than there are groups. If all differences are
-    equal but for rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0, otherwise that of all sign
-    flips, 2^(1 - Q) (Fisher 1935). With fewer than two queries p is 1.
+    With `groups`, error and degrees of freedom are those of clusters.mean_over_groups. If all differences (or groups) are equal but for
+    rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0, otherwise that of all sign flips,
+    2^(1 - Q) (Fisher 1935). With fewer than two queries, or one group with nearly all of them, p is 1.
     """
-    differences = first - second if groups is None else by_group(first - second, groups)
-    if len(differences) < 2:
+    differences = first - second
+    estimate = mean_over_groups(differences, np.arange(len(differences)) if groups is None else groups)
+    if not estimate.testable:
         return 1.0, None, None
-    if no_spread(differences):
-        return (1.0 if differences[0] == 0 else 2.0 ** (1 - len(differences))), None, None
-    result = stats.ttest_1samp(differences, 0.0)
-    interval = result.confidence_interval(1 - alpha)
-    return float(result.pvalue), float(interval.low), float(interval.high)
+    if not estimate.error:
+        is_zero = abs(estimate.mean) <= SAME * np.abs(differences).max()
+        return (1.0 if is_zero else 2.0 ** (1 - estimate.groups)), None, None
+    p = 2 * float(stats.t.sf(abs(estimate.mean) / estimate.error, estimate.effective - 1))
+    half = half_width(estimate, alpha)
+    return p, estimate.mean - half, estimate.mean + half
 
 
-def no_spread(differences: Floats) -> bool:
-    """Whether `differences` are equal but for rounding."""
-    return bool(np.ptp(differences) <= SAME * np.abs(differences).max())
+def half_width(estimate: Mean, alpha: float) -> float:
+    """Half of the two-sided 1 - alpha t-interval of a mean."""
+    return float(stats.t.ppf(1 - alpha / 2, estimate.effective - 1)) * estimate.error
 
 
 def mean_interval(values: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float | None, float | None]:
     """The 1 - alpha t-interval of the mean of `values` [Q].
 
-    It is the mean itself twice if there is no variance, and None twice for one query or group, which says nothing about others.
+    It is the mean itself twice if there is no variance, and None twice for one query or group (or nearly), which says nothing about others.
     """
-    mean = float(values.mean())
-    values = values if groups is None else by_group(values, groups)
-    if len(values) < 2:
+    estimate = mean_over_groups(values, np.arange(len(values)) if groups is None else groups)
+    if not estimate.testable:
         return None, None
-    half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean - half, mean + half
+    half = half_width(estimate, alpha)
+    return estimate.mean - half, estimate.mean + half
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

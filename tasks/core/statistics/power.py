@@ -5,14 +5,13 @@ Cohen 1988, chapter 2; Cumming and Finch 2001 for the interval. d is the mean of
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import optimize, stats
 
 from tasks.core.plurals import counted
-from tasks.core.statistics.clusters import Numbers, by_group
-from tasks.core.statistics.paired_tests import Floats, no_spread
+from tasks.core.statistics.clusters import Floats, Numbers, mean_over_groups
 
 WANTED = 0.8  # power
 MOST = 10**9  # queries that are tried, at most
@@ -37,35 +36,36 @@ class Effect:
 
 
 def effect(differences: Floats, alpha: float, groups: Numbers | None = None) -> Effect | None:
-    """The effect in `differences` [Q]; None if they have no variance but rounding.
+    """The effect in `differences` [Q]; None if they have no variance but rounding, or nothing can be tested.
 
-    With the number of each query's group in `groups` [Q], tests are of one value per group (clusters.by_group). d is still relative to the
+    With the number of each query's group in `groups` [Q], tests are over groups (clusters.mean_over_groups). d is still relative to the
     standard deviation of single differences, and `needed` still counts queries.
     """
-    if groups is not None:
-        group_values = by_group(differences, groups)
-        group_effect = effect(group_values, alpha)
-        if group_effect is None or len(group_values) == len(differences):
-            return group_effect
-        scale, share = float(group_values.std(ddof=1)) / float(differences.std(ddof=1)), len(differences) / len(group_values)
-        scaled = {"d": group_effect.d * scale, "d_low": group_effect.d_low * scale, "d_high": group_effect.d_high * scale}
-        return replace(group_effect, **scaled, needed=group_effect.needed and math.ceil(group_effect.needed * share))
-    queries = len(differences)
-    if queries < 2 or no_spread(differences):
+    estimate = mean_over_groups(differences, np.arange(len(differences)) if groups is None else groups)
+    if not estimate.testable or not estimate.error:
         return None
-    deviation = float(differences.std(ddof=1))
-    d = float(differences.mean()) / deviation
-    low, high = d_interval(d, queries, alpha)
-    return Effect(d, low, high, power(d, queries, alpha), detectable(queries, alpha) * deviation, queries_needed(d, alpha))
+    draws = estimate.effective
+    deviation = estimate.error * math.sqrt(draws)  # of one draw
+    d, scale = estimate.mean / deviation, deviation / float(differences.std(ddof=1))
+    low, high = d_interval(d, draws, alpha)
+    needed = queries_needed(d, alpha)
+    return Effect(
+        d * scale,
+        low * scale,
+        high * scale,
+        power(d, draws, alpha),
+        detectable(draws, alpha) * deviation,
+        needed and math.ceil(needed * len(differences) / draws),
+    )
 
 
-def power(d: float, queries: int, alpha: float) -> float:
+def power(d: float, queries: float, alpha: float) -> float:
     """The chance that a paired two-sided t-test over `queries` at level `alpha` rejects, if the true effect is `d`."""
     critical, shift = float(stats.t.ppf(1 - alpha / 2, queries - 1)), abs(d) * math.sqrt(queries)
     return min(1.0, noncentral_t(-critical, queries - 1, shift) + noncentral_t(-critical, queries - 1, -shift))
 
 
-def detectable(queries: int, alpha: float, wanted: float = WANTED) -> float:
+def detectable(queries: float, alpha: float, wanted: float = WANTED) -> float:
     """The smallest d that a test over this many queries finds significant with probability `wanted`; 0 if `alpha` is at least `wanted`."""
     if alpha >= wanted:
         return 0.0
@@ -86,7 +86,7 @@ def queries_needed(d: float, alpha: float, wanted: float = WANTED) -> int | None
     return high
 
 
-def d_interval(d: float, queries: int, alpha: float) -> tuple[float, float]:
+def d_interval(d: float, queries: float, alpha: float) -> tuple[float, float]:
     """The 1 - alpha interval of `d`: its ends are the effects for which a t at least as low, or as high, has probability alpha / 2."""
     t, freedom = d * math.sqrt(queries), queries - 1
     reach = 8 + 8 * abs(t) / math.sqrt(2 * freedom) if freedom > 1 else 8 + 20 * abs(t)
@@ -97,7 +97,7 @@ def d_interval(d: float, queries: int, alpha: float) -> tuple[float, float]:
     return low / math.sqrt(queries), high / math.sqrt(queries)
 
 
-def noncentral_t(t: float, freedom: int, shift: float) -> float:
+def noncentral_t(t: float, freedom: float, shift: float) -> float:
     """P(T <= t) for T = (Z + shift) / S, Z standard normal, S^2 chi-squared over its `freedom`; by Gauss-Legendre quadrature.
 
     scipy.stats.nct is NaN for many large `shift`. The integral is over S where P(Z <= t S - shift) is smooth in S, else over Z.
@@ -105,7 +105,7 @@ def noncentral_t(t: float, freedom: int, shift: float) -> float:
     return _upper(-t, freedom, -shift) if t < 0 else 1.0 - _upper(t, freedom, shift)
 
 
-def _upper(t: float, freedom: int, shift: float) -> float:
+def _upper(t: float, freedom: float, shift: float) -> float:
     """P(T > t) for t >= 0."""
     if t <= math.sqrt(2 * freedom):
         low, high = (float(stats.chi.ppf(1e-15, freedom)), float(stats.chi.isf(1e-15, freedom)))

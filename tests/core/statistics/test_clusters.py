@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy import stats
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tasks.core.statistics.clusters import by_group, connected, describe_groups, design_effect, group_numbers, read_groups
-from tasks.core.statistics.paired_tests import paired_t_test, permutation_test
+from tasks.core.statistics.clusters import Mean, connected, describe_groups, design_effect, group_numbers, mean_over_groups, read_groups
+from tasks.core.statistics.paired_tests import mean_interval, paired_t_test, permutation_test
+from tasks.core.statistics.power import effect
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS
 
@@ -47,18 +49,49 @@ def test_groups_are_the_components_of_the_graph(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_one_value_per_group_has_the_cluster_robust_error(seed: int) -> None:
+def test_the_error_of_a_mean_over_groups_is_the_jackknifes(seed: int) -> None:
+    """Means without one group at a time; for groups of one size, the cluster-robust error (Cameron, Miller 2015, with G / (G - 1))."""
     rng = np.random.default_rng(seed)
     values, numbers = rng.normal(size=40), np.unique(rng.integers(0, 12, 40), return_inverse=True)[1]
-    group_values, mean, groups = by_group(values, numbers), values.mean(), numbers.max() + 1
-    deviations = [sum(values[i] - mean for i in range(40) if numbers[i] == group) for group in range(groups)]
-    assert group_values == pytest.approx([mean + deviation * groups / 40 for deviation in deviations])
-    assert group_values.mean() == pytest.approx(mean)
-    error = math.sqrt(groups / (groups - 1) * sum(deviation**2 for deviation in deviations)) / 40
-    assert group_values.std(ddof=1) / math.sqrt(groups) == pytest.approx(error)
+    estimate, mean, groups = mean_over_groups(values, numbers), values.mean(), numbers.max() + 1
+    without = [np.mean([values[i] for i in range(40) if numbers[i] != group]) for group in range(groups)]
+    error = math.sqrt((groups - 1) / groups * sum((other - mean) ** 2 for other in without))
+    assert (estimate.mean, estimate.error) == (pytest.approx(mean), pytest.approx(error))
+    sizes = [int((numbers == group).sum()) for group in range(groups)]
+    assert estimate.groups == groups > estimate.effective == pytest.approx(40**2 / sum(size**2 for size in sizes))
     assert design_effect(values, numbers) == pytest.approx(error**2 / (values.var(ddof=1) / 40))
-    assert (by_group(values, np.arange(40)) == values).all(), "to the bit"
+    even = np.repeat(np.arange(8), 5)
+    deviations = [sum(values[i] - mean for i in range(40) if even[i] == group) for group in range(8)]
+    robust = math.sqrt(8 / 7 * sum(deviation**2 for deviation in deviations)) / 40
+    assert mean_over_groups(values, even) == Mean(pytest.approx(mean), pytest.approx(robust), 8, 8.0, True)
+    alone = mean_over_groups(values, np.arange(40))
+    assert alone == Mean(pytest.approx(mean), pytest.approx(stats.sem(values)), 40, 40.0, True)
     assert design_effect(values, np.arange(40)) == design_effect(values, np.zeros(40, int)) == 1.0
+
+
+def test_one_group_with_nearly_all_queries_says_nothing_of_others() -> None:
+    values = np.arange(10.0)
+    assert mean_over_groups(values, np.maximum(np.arange(10) - 7, 0)).testable, "80 %"
+    for numbers in (np.maximum(np.arange(10) - 8, 0), np.zeros(10, int)):
+        assert not mean_over_groups(values, numbers).testable
+        assert paired_t_test(values, np.zeros(10), 0.05, numbers) == (1.0, None, None)
+        assert mean_interval(values, 0.05, numbers) == (None, None)
+        assert effect(values, 0.05, numbers) is None and design_effect(values, numbers) == 1.0
+    assert not mean_over_groups(np.empty(0), np.empty(0, int)).testable and not mean_over_groups(np.ones(1), np.zeros(1, int)).testable
+
+
+@pytest.mark.parametrize("sizes", [[1] * 100, [5] * 40, [100] + [1] * 100, [160] + [1] * 40, [40, 30, 20] + [3] * 30])
+@pytest.mark.parametrize("shared", [0.0, 0.05])
+def test_tests_over_groups_of_any_sizes_reject_no_more_than_they_say(sizes: list[int], shared: float) -> None:
+    """With one group of half of the queries or more, the usual cluster-robust error rejects a true null in 11 to 40 % of cases."""
+    rng, numbers = np.random.default_rng(5), np.repeat(np.arange(len(sizes)), sizes)
+    zeros, rejected, missed = np.zeros(len(numbers)), 0, 0
+    for _ in range(400):
+        of_groups, own = rng.normal(size=len(sizes))[numbers], rng.normal(size=len(numbers))
+        p, low, high = paired_t_test(math.sqrt(shared) * of_groups + math.sqrt(1 - shared) * own, zeros, 0.05, numbers)
+        rejected += p <= 0.05
+        missed += low is None or high is None or not low <= 0 <= high
+    assert rejected == missed <= 20 + 3 * math.sqrt(19)
 
 
 def test_a_design_effect_worked_by_hand() -> None:
@@ -76,19 +109,26 @@ def test_a_design_effect_worked_by_hand() -> None:
     ],
 )
 def test_queries_never_say_as_much_as_more_queries(effect: float, expected: str) -> None:
-    assert describe_groups(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {expected}"
+    assert (
+        describe_groups(210, 200, effect, largest=2)
+        == f"210 queries are 200 groups that share relevant documents, which say as much as {expected}"
+    )
 
 
 def test_one_query_or_group_tests_nothing() -> None:
-    assert describe_groups(1, 1, 1.0) == "there is one query, so nothing can be tested"
-    assert describe_groups(2, 1, 1.0).startswith("all 2 queries share relevant documents, so nothing can be tested")
-    assert describe_groups(3, 2, 1.0).startswith("3 queries are 2 groups")
+    assert describe_groups(1, 1, 1.0, largest=1) == "there is one query, so nothing can be tested"
+    assert describe_groups(2, 1, 1.0, largest=2).startswith("all 2 queries share relevant documents, so nothing can be tested")
+    assert describe_groups(3, 2, 1.0, largest=2).startswith("3 queries are 2 groups")
+    assert describe_groups(300, 31, 1.0, largest=270) == (
+        "270 of 300 queries share relevant documents, and the others are 30 groups, so a t-test says nothing; "
+        "set report.test to permutation, or report.draws to queries"
+    )
 
 
 def test_a_design_effect_of_nothing_is_told() -> None:
     """What one query of a group gains, its other query loses."""
     effect = design_effect(np.array([0.5, -0.5, 0.5, -0.5, 0.0]), np.array([0, 0, 1, 1, 2]))
-    assert effect == 0 and "say as much as 5 independent ones" in describe_groups(5, 3, effect)
+    assert effect == 0 and "say as much as 5 independent ones" in describe_groups(5, 3, effect, largest=2)
 
 
 def test_tests_over_groups_err_as_often_as_they_say() -> None:

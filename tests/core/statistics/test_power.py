@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.core.statistics.clusters import by_group
+from tasks.core.statistics.clusters import mean_over_groups
 from tasks.core.statistics.power import d_interval, detectable, effect, noncentral_t, power, power_warning, queries_needed
 
 
@@ -86,8 +86,10 @@ def test_an_effect_over_groups_is_tested_by_one_value_per_group() -> None:
     assert grouped.d == pytest.approx(values.mean() / values.std(ddof=1)) == pytest.approx(alone.d * scale), "of single differences"
     assert (grouped.d_low, grouped.d_high) == pytest.approx((alone.d_low * scale, alone.d_high * scale))
     assert grouped.needed == 3 * alone.needed, "in queries"
-    less, group_values = effect(values[:-1], 0.05, numbers[:-1]), by_group(values[:-1], numbers[:-1])
-    assert less and less.needed == math.ceil(queries_needed(group_values.mean() / group_values.std(ddof=1), 0.05) * 89 / 30)  # type: ignore[operator]
+    less, estimate = effect(values[:-1], 0.05, numbers[:-1]), mean_over_groups(values[:-1], numbers[:-1])
+    d = estimate.mean / estimate.error / math.sqrt(estimate.effective)
+    assert less and less.needed == math.ceil(queries_needed(d, 0.05) * 89 / estimate.effective)  # type: ignore[operator]
+    assert less.power == pytest.approx(power(d, estimate.effective, 0.05))
     assert effect(np.ones(4), 0.05, np.array([0, 0, 1, 1])) is None
 
 

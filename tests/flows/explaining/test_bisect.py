@@ -134,16 +134,17 @@ def test_a_loss_of_several_batches_is_told() -> None:
 def test_an_error_is_that_of_groups() -> None:
     mean, error = mean_and_error({"a": 0.0, "b": 0.25, "c": 0.5}, {})
     assert mean == pytest.approx(0.25)
-    assert error == pytest.approx(0.25 / math.sqrt(3))
+    assert Z * error == pytest.approx(stats.t.ppf(0.95, 2) * 0.25 / math.sqrt(3), rel=1e-3)
     mean, error = mean_and_error({"a": 0.0, "b": 0.2, "c": 0.7}, {"b": "a", "a": "a"})
     sums = (0.2 - 2 * 0.3, 0.7 - 0.3)  # of two groups, {a, b} and {c}: deviations from the mean, 0.3
     assert mean == pytest.approx(0.3)
-    assert error == pytest.approx(math.sqrt(2 / 1 * (sums[0] ** 2 + sums[1] ** 2)) / 3)  # Cameron, Miller (2015), with G / (G - 1)
+    jackknife = math.sqrt(1 / 2 * ((sums[0] / 1) ** 2 + (sums[1] / 2) ** 2))
+    assert Z * error == pytest.approx(stats.t.ppf(0.95, 9 / 5 - 1) * jackknife, rel=1e-3)
 
 
 @pytest.mark.parametrize(("differences", "groups"), [({"a": -0.5}, {}), ({"a": -0.5, "b": -0.4}, {"a": "a", "b": "a"})])
 def test_one_group_is_no_evidence(differences: dict[str, float], groups: dict[str, str]) -> None:
-    with pytest.raises(UserError, match=r"^dev: found (one query|2 queries that share .*), expected at least two groups of queries"):
+    with pytest.raises(UserError, match=r"^dev: found (one query|2 of 2 queries that share .*), expected at most 80% in one group"):
         mean_and_error(differences, groups)
 
 
@@ -170,6 +171,39 @@ def test_queries_that_share_documents_are_no_independent_evidence() -> None:
         mean, error = mean_and_error(lost, groups)
         drops += mean + Z * error < 0
     assert 0.03 < drops / 400 < 0.075
+
+
+@pytest.mark.parametrize("largest", [150, 240])
+def test_one_group_with_most_queries_is_no_certain_evidence(largest: int) -> None:
+    """Of 300 queries so many share documents: with the error of groups of one size, one search in ten to five finds a drop."""
+    groups, drops = {f"q{number}": "q0" for number in range(largest)}, 0
+    for seed in range(400):
+        draw = random.Random(seed)
+        mean, error = mean_and_error({f"q{number}": draw.gauss(0, 1) for number in range(300)}, groups)
+        drops += mean + Z * error < 0
+    assert drops / 400 < 0.075
+
+
+def test_a_prefix_on_which_no_query_changes_is_without_the_drop() -> None:
+    """Few queries: what other queries may do unseen says nothing about where the drop of these is."""
+
+    def train(count: int, _: int) -> Measured:
+        return Measured(0.5, {f"q{number}": 0.5 - (0.02 + number / 1000) * (count > 5) for number in range(30)}, {})
+
+    result = search(Range(NAMES[:8], 0, 8), train)
+    assert result.batch == 6 and result.probability >= Search.SURE and len(result.tried) == 3
+
+
+def test_queries_that_tell_no_noise_are_refused_after_one_training() -> None:
+    trained = []
+
+    def train(count: int, _: int) -> Measured:
+        trained.append(count)
+        return Measured(0.5, dict.fromkeys("abc", 0.5), dict.fromkeys("abc", "a"))
+
+    with pytest.raises(UserError, match="found 3 of 3 queries that share relevant documents"):
+        search(Range(NAMES[:8], 0, 8), train)
+    assert trained == [0]
 
 
 def test_queries_of_a_click_log_are_left_out() -> None:
