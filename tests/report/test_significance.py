@@ -126,6 +126,22 @@ def test_the_best_value_of_a_column_is_the_lowest_where_mistakes_are_counted() -
 )
 def test_of_one_group_nothing_is_said_to_be_tested(queries: int, groups: int, verdict: str) -> None:
     pair = Pair(
-        "a", "b", queries, groups, 1.0, 0.5, 0.5, 0.0, None, None, 1.0, 1.0, significant=False, marked=False, effect=None, warning=""
+        "a",
+        "b",
+        queries,
+        groups,
+        queries - groups + 1,
+        1.0,
+        0.5,
+        0.5,
+        0.0,
+        None,
+        None,
+        1.0,
+        1.0,
+        significant=False,
+        marked=False,
+        effect=None,
+        warning="",
     )
     assert pair.verdict("{:.2f}".format) == verdict
