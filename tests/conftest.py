@@ -116,6 +116,16 @@ def _same_torch_everywhere() -> None:
         faiss.omp_set_num_threads(THREADS)  # an earlier test may have set another number
 
 
+@pytest.fixture
+def one_thread(_same_torch_everywhere: None) -> None:
+    """For a module whose arrays are too small to share among threads."""
+    import torch
+
+    torch.set_num_threads(1)
+    if faiss := sys.modules.get("faiss"):
+        faiss.omp_set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def tracked() -> list[Path]:
     """The files that git tracks; without git's record of them the test is skipped."""

@@ -10,12 +10,9 @@ from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Best, Rounded, at_least, error_bound, kth_largest, ordered, scores
 from tests.core.retrieval.corpora import KINDS, corpus
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)
 
 
 def all_scores(queries: torch.Tensor, vectors: torch.Tensor) -> np.ndarray:
