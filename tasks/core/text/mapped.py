@@ -42,13 +42,13 @@ def _mapped(path: Path) -> npt.NDArray[np.uint8]:
     return np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
 
 
-def corpus_texts(corpus: Path, settings: Text, path: Path, lasting: bool = False) -> Texts:
-    """The texts of all documents of a corpus folder, as every stage reads them, in a new file `path`.
+def corpus_texts(corpus: Path, settings: Text, path: Path) -> Texts:
+    """The texts of all documents of a corpus folder, as every stage reads them, in the file `path`.
 
-    If `lasting` (in a scratch folder keyed by the same corpus and settings), a finished file is reused.
+    A finished file is reused, so `path` must be in a scratch folder keyed by the same corpus and settings.
     """
     starts = path.with_suffix(".npy")
-    if lasting and is_sealed(path) and is_sealed(starts):
+    if is_sealed(path) and is_sealed(starts):
         return Texts(_mapped(path), np.load(starts, allow_pickle=False))
 
     def texts() -> Iterator[str]:
@@ -57,10 +57,9 @@ def corpus_texts(corpus: Path, settings: Text, path: Path, lasting: bool = False
                 yield document_text(title, text, settings)
 
     stored = store_texts(track(texts(), "texts", count_rows(corpus / "documents.parquet"), "documents"), path)
-    if lasting:
-        np.save(starts, stored.offsets)
-        for file in (path, starts):
-            seal(file)
+    np.save(starts, stored.offsets)
+    for file in (path, starts):
+        seal(file)
     return stored
 
 
