@@ -18,16 +18,16 @@ OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # temporary files of DVC, which a kill
 PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{30}(\.dir)?\.partial|\.([0-9a-f]{32}){1,2}\.partial")
 
 
-def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, *, lock: Path = LOCK) -> list[Path]:
+def remove(outs: Iterable[Path], warn: Callable[[str], None]) -> list[Path]:
     """Delete former outs that are not among `outs`; return what was deleted.
 
     Only folders that hold outs side by side are searched (`data/metrics`, not `data` itself). A file that was never an
-    out, as far as dvc.lock and `memory` know, is the user's, so it only gets a warning.
+    out, as far as dvc.lock and the record of earlier runs know, is the user's, so it only gets a warning.
     """
     root = Path.cwd()
     current = {_relative(out, root) for out in outs}
-    remembered = _remembered(memory)
-    locked = cache(lambda: _locked(lock))  # slow to read, and rarely needed
+    remembered = _remembered()
+    locked = cache(_locked)  # slow to read, and rarely needed
     deleted = []
     for folder in sorted({out.parent for out in current if len(out.parent.parts) > 1}):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -40,7 +40,7 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             deleted.append(path)
     if current - remembered:
-        write_json(memory, sorted(str(out) for out in current | remembered))
+        write_json(MEMORY, sorted(str(out) for out in current | remembered))
     return deleted
 
 
@@ -66,15 +66,15 @@ def unfinished_copies(cache: Path) -> list[Path]:
     return sorted(path for path in found if OF_DVC.fullmatch(path.name) or PARTIAL.fullmatch(path.name))
 
 
-def _remembered(memory: Path) -> set[Path]:
+def _remembered() -> set[Path]:
     try:
-        return {Path(name) for name in json.loads(memory.read_text(encoding="utf-8"))}
+        return {Path(name) for name in json.loads(MEMORY.read_text(encoding="utf-8"))}
     except (FileNotFoundError, ValueError):
         return set()
 
 
-def _locked(lock: Path) -> set[Path]:
-    stages = read_yaml(lock).get("stages", {}) if lock.exists() else {}
+def _locked() -> set[Path]:
+    stages = read_yaml(LOCK).get("stages", {}) if LOCK.exists() else {}
     return {Path(out["path"]) for stage in stages.values() for out in stage.get("outs", [])}
 
 

@@ -20,6 +20,7 @@ from tasks.core.files import write_text
 FOLDER = "made"  # in a cache or a remote
 OURS = (":!dvc.lock", ":!data/source.json")  # files that a run itself writes; parameters are in dvc.lock
 NAME = re.compile(r"[0-9a-f]{64}\.json")
+NEWEST = 2000  # records that a search without a digest reads, at most
 
 
 def record_path(cache: Path, digest: str) -> Path:
@@ -52,11 +53,11 @@ def read(cache: Path, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def latest(cache: Path, stages: Iterable[str], most: int = 2000) -> dict[str, dict[str, Any]]:
-    """The latest record of each of these stages, for whatever entry. Only the `most` newest records in the cache are searched."""
+def latest(cache: Path, stages: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The latest record of each of these stages, for whatever entry. Only the newest records in the cache are searched."""
     wanted, found = set(stages), dict[str, dict[str, Any]]()
     files = sorted(((entry.stat().st_mtime, entry.path) for folder in _folders(cache) for entry in os.scandir(folder)), reverse=True)
-    for _, path in files[:most]:
+    for _, path in files[:NEWEST]:
         with suppress(OSError, ValueError):
             record = json.loads(Path(path).read_text(encoding="utf-8"))
             name = record.get("stage") if isinstance(record, dict) else None

@@ -106,9 +106,9 @@ def known_locks(revision: str | None = None) -> dict[str, Lock]:
     return locks
 
 
-def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None = None) -> Exposure:
+def expose(records: Sequence[str], locks: Mapping[str, Lock]) -> Exposure:
     """The exposure of `records` in the trainings of `locks`. Raises UserError if an id is in none of their corpora."""
-    records, objects = list(dict.fromkeys(records)), (cache or cache_folder()).absolute() / "files" / "md5"
+    records, objects = list(dict.fromkeys(records)), cache_folder().absolute() / "files" / "md5"
     with TemporaryDirectory(dir=_scratch()) as folder:
         root = Path(folder)
         known, notes, requests = [], [], []
