@@ -16,7 +16,7 @@ from flows.parameters.sources import list_dataset, list_encoder, write_source
 from flows.pipeline import server
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.project import lock_is_readable
@@ -80,14 +80,6 @@ class Plan:
     edits: Sequence[str]
     notes: Sequence[str]  # what its user should know
     partial: bool = False
-
-
-class RunFailed(Exception):
-    """The run in the second tree failed: why."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
 
 
 def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = None, mteb: Path | None = None) -> int:

@@ -13,14 +13,14 @@ from flows.champions.champion import Champion, current
 from flows.explaining import costs
 from flows.explaining.data import Inbox
 from flows.explaining.plan import reseed
-from flows.explaining.runs import TRAINED, Bench, Configuration, Failed, Measured, evaluation, refuse_unmeasured, training
+from flows.explaining.runs import TRAINED, Bench, Configuration, Measured, evaluation, refuse_unmeasured, training
 from flows.explaining.search import LEAST_NOISE, Search, Z, mean_and_error
 from flows.explaining.sides import read_side
 from flows.intake.settings import FILE
 from flows.parameters.sources import write_source
 from flows.process import locks
 from flows.process.display import Display, clock, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import commit_of, read_blob
 from flows.repository.worktree import SOURCE
@@ -120,7 +120,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
 
         try:
             result = search(span, train, fewer=lower_is_better(measure))
-        except Failed as failed:
+        except RunFailed as failed:
             print_problems([failed.problem])
             return 1
         bench.close()

@@ -11,12 +11,12 @@ from pathlib import Path
 from flows.explaining import costs, shapley
 from flows.explaining.data import Inbox
 from flows.explaining.plan import Plan, make_plan
-from flows.explaining.runs import Bench, Failed, Refused, refuse_unmeasured, training
+from flows.explaining.runs import Bench, Refused, refuse_unmeasured, training
 from flows.explaining.shapley import Coalition, Group
 from flows.explaining.sides import read_side, refuse_made_dev
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from tasks.core.errors import UserError, printable
 from tasks.core.plurals import counted
@@ -89,7 +89,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
             explained = work.explain()
             if as_json:  # otherwise they have been said
                 explained = replace(explained, notes=(*side_notes, *explained.notes))
-        except Failed as failed:
+        except RunFailed as failed:
             print_problems([failed.problem])
             return 1
         bench.close()

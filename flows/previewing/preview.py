@@ -12,7 +12,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.evaluating.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, absolute_encoder, second_run
+from flows.evaluating.evaluate import AS_IT_IS, EMPTY, Plan, absolute_encoder, second_run
 from flows.evaluating.extra_results import ExtraResults, legend, pairwise_tests
 from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
@@ -21,7 +21,7 @@ from flows.pipeline import run as pipeline
 from flows.previewing.sample import LEAST, SHARES, Sample, draw
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS, read_metrics
