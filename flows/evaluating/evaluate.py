@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from flows.parameters import edit
 from flows.parameters.checks import NAME, RESERVED, check_file
+from flows.parameters.needs import EMPTIED
 from flows.parameters.sources import list_dataset, list_encoder, write_source
 from flows.pipeline import server
 from flows.process import locks
@@ -41,7 +42,6 @@ LENT = ("shards", "scratch")  # finished pieces of an encode, and unfinished wor
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
 SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
 AS_IT_IS = {"init": "base", "negatives": "none", "steps": 0}  # a round that trains nothing
-EMPTY = ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study", "analyses")  # sections
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def untrained_rounds(encoders: Mapping[str, str], *, keep_start: bool = False) -
     The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the present one.
     """
     added = list(encoders) if keep_start else list(encoders)[1:]
-    settings = dict[str, Any]({section: {} for section in EMPTY}) | {
+    settings = dict[str, Any]({section: {} for section in EMPTIED}) | {
         "encoders": {f"encoder_of_{name}": {"source": encoders[name]} for name in added},
         "rounds": {name: AS_IT_IS | ({"init": f"encoder_of_{name}"} if name in added else {}) for name in encoders},
     }
