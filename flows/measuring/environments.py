@@ -14,6 +14,7 @@ from typing import Any, get_args
 from flows.measuring.timing import LOG, read
 from flows.repository.lock import Lock, entry_digest
 from flows.storage import makings
+from tasks.core.files import read_mapping
 from tasks.core.params.sections import FROZEN
 from tasks.core.stage.entry import RECORD, SECONDS
 from tasks.params import Parameters
@@ -44,11 +45,7 @@ def cost(stage: str) -> dict[str, float]:
 
 def read_environment(stage: str) -> dict[str, Any]:
     """The environment that a finished stage ran with."""
-    try:
-        recorded = json.loads((FOLDER / f"{stage}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        recorded = {}  # a stage without tensors
-    recorded = recorded if isinstance(recorded, dict) else {}
+    recorded = read_mapping(FOLDER / f"{stage}.json")  # a stage without tensors has none
     if configured := precision(stage):
         recorded["arithmetic"] = "bf16" if configured == "bf16" and recorded.get("bf16") == "native" else "fp32"
     return {**recorded, "processor": _processor(), "python": platform.python_version(), **_versions()}

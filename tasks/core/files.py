@@ -94,6 +94,15 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error}); remove it and run again") from None
 
 
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file is missing, unreadable, truncated, or holds something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def file_stamp(path: Path) -> list[int]:
     """Size, mtime, ctime (both in ns), and inode of a file: they show whether it was changed or replaced, without reading it."""
     status = path.stat()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import UserError, one_line_errors
-from tasks.core.files import append_line, file_digest, folder_digest, from_record, new_file, new_folder, read_json, write_json
+from tasks.core.files import append_line, file_digest, folder_digest, from_record, new_file, new_folder, read_json, read_mapping, write_json
 from tasks.core.stage.scratch import KEPT, scratch_folder, work_digest
 
 
@@ -23,6 +23,15 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
         temporary.write_text("whole")
         assert not path.exists()
     assert path.read_text() == "whole"
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"[1]", b"null", b'{"a": "\xff"}'])
+def test_a_mapping_that_cannot_be_read_is_empty(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "record.json").write_bytes(content)
+    assert read_mapping(tmp_path / "record.json") == {}
+    write_json(tmp_path / "record.json", {"a": [1]})
+    assert read_mapping(tmp_path / "record.json") == {"a": [1]}
 
 
 def test_a_folder_replaces_the_old_one_only_when_it_is_complete(tmp_path: Path) -> None:
