@@ -37,7 +37,7 @@ from flows.storage.cache import cache_folder
 from flows.storage.remote import WARNING
 from flows.team import remotes
 from tasks.core.errors import UserError
-from tasks.core.files import read_json
+from tasks.core.files import delete, read_json
 from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.params.sections import read_yaml
 from tasks.core.sources.datasets import local_path, parse_dataset, parse_encoder
@@ -115,7 +115,8 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
             with chdir(folder):
                 tell(remotes.share(_from(folder.parent, wanted.share.removeprefix(CACHE))))
     except BaseException:
-        _remove([folder / name for name in names])
+        for name in names:
+            delete(folder / name)
         if is_new:
             with suppress(OSError):  # the user's own files are in it by now
                 folder.rmdir()
@@ -156,16 +157,9 @@ def _move(project: Path, folder: Path) -> None:
             moved.append(folder / path.name)
             shutil.move(path, moved[-1])
     except BaseException:
-        _remove(moved)
+        for path in moved:
+            delete(path)
         raise
-
-
-def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _set_parameters(project: Path, folder: Path, wanted: Answers) -> None:

@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from tasks.core.files import partial_path, write_json
+from tasks.core.files import delete, partial_path, write_json
 from tasks.core.params.sections import read_yaml
 
 RECORDS = Path(".retemper")
@@ -37,7 +36,7 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None]) -> list[Path]:
             if not OF_DVC.fullmatch(path.name) and out not in remembered and out not in locked():
                 warn(f"{path}: no stage makes it, but it is read as if one did; move it away")
                 continue
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            delete(path)
             deleted.append(path)
     if current - remembered:
         write_json(MEMORY, sorted(str(out) for out in current | remembered))
@@ -51,8 +50,7 @@ def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
     """
     places = {RECORDS, *([cache] if cache.resolve().is_relative_to(Path.cwd().resolve()) else [])}
     for out in outs:
-        partial = partial_path(out)
-        shutil.rmtree(partial) if partial.is_dir() else partial.unlink(missing_ok=True)
+        delete(partial_path(out))
         places.add(out.parent)
     temporary = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
     for path in [*temporary, *RECORDS.glob(".*.partial"), *RECORDS.glob("bin/.*.partial"), partial_path(LOCK)]:

@@ -66,6 +66,11 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def delete(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a symbolic link, but not what the link points to; nothing if it is missing."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
 def append_line(path: Path, line: str, *, lasting: bool) -> None:
     """Append a line (UTF-8). If a kill or a full disk has cut off the last one, begin a new line first. `lasting`: flush it to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
