@@ -50,17 +50,19 @@ def corpus_texts(corpus: Path, settings: Text, path: Path) -> Texts:
     starts = path.with_suffix(".npy")
     if is_sealed(path) and is_sealed(starts):
         return Texts(_mapped(path), np.load(starts, allow_pickle=False))
-
-    def texts() -> Iterator[str]:
-        for batch in read_batches(corpus / "documents.parquet", DOCUMENTS):
-            for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
-                yield document_text(title, text, settings)
-
-    stored = store_texts(track(texts(), "texts", count_rows(corpus / "documents.parquet"), "documents"), path)
+    documents = corpus / "documents.parquet"
+    stored = store_texts(track(document_texts(documents, settings), "texts", count_rows(documents), "documents"), path)
     np.save(starts, stored.offsets)
     for file in (path, starts):
         seal(file)
     return stored
+
+
+def document_texts(path: Path, settings: Text) -> Iterator[str]:
+    """The texts of a file of documents, as every stage reads them, in its order."""
+    for batch in read_batches(path, DOCUMENTS):
+        for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
+            yield document_text(title, text, settings)
 
 
 def query_texts(corpus: Path, split: str) -> list[tuple[str, str]]:
