@@ -24,6 +24,7 @@ from tasks.core.sources.datasets import plain_or_gz, split_qrels
 from tasks.core.sources.delimiters import BLANK, declares_delimiter, delimiter_of, is_tabbed
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
+from tasks.core.sources.packed import open_unpacked
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, column_order_error, weight_of
 
 NAMES = ("corpus", "queries")
@@ -205,13 +206,6 @@ def quote_id(name: str) -> str:
     return '"' + name.replace('"', '""') + '"' if name.startswith('"') else name
 
 
-def _raw(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as handle:
-        gzipped = handle.read(2) == b"\x1f\x8b"
-    with gzip.open(path, "rb") if gzipped else path.open("rb") as handle:
-        yield from handle
-
-
 def objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of JSON lines, each with its FILE:LINE; `expected` names the keys of an object, for messages."""
     for number, line in lines(path, wrong):
@@ -315,12 +309,13 @@ def _texts(path: Path, wrong: Wrong) -> Iterator[str]:
     """Every line, blank ones too, so that line numbers are right. A line that cannot be decoded is reported and yielded as blank."""
     number = 0
     try:
-        for number, raw in enumerate(_raw(path), 1):
-            try:
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                wrong(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line")
-                yield ""
+        with open_unpacked(path) as handle:
+            for number, raw in enumerate(handle, 1):
+                try:
+                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    wrong(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line")
+                    yield ""
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         wrong(f"{path}:{number + 1}: the gzip file is truncated or corrupt here ({error})")
 
