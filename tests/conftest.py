@@ -51,7 +51,7 @@ COMMAND = (
 )
 THREADS = 2  # the same on every machine: another count may change the last bits of a sum
 
-gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7 % of tests that train and encode
+gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7% of tests that train and encode
 
 # Before any test imports what reads them; stages that a test starts inherit them.
 os.environ.update(

@@ -258,7 +258,7 @@ def half_width(values: Sequence[Fraction]) -> float | None:
 def text(explained: Explained) -> str:
     """The table: what each factor contributes, and the total."""
     sampled = any(row.sampling for row in explained.rows)
-    interval = f"{100 * LEVEL:.0f} % interval"
+    interval = f"{100 * LEVEL:.0f}% interval"
     header = ["factor", "contribution", interval, *(["sampling error"] if sampled else []), "what differs"]
     rows = []
     for row in explained.rows:

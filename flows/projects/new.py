@@ -54,7 +54,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to the questions. `length` is called with the tokens that 95 % of the documents do not exceed, and the suggestion.
+    """The answers to the questions. `length` is called with the tokens that 95% of the documents do not exceed, and the suggestion.
 
     `sets`: further edits of params.yaml; `code`: a source of Retemper in place of the installed one; `like`: a finished project whose
     times are scaled.
@@ -245,20 +245,20 @@ def _length(wanted: Answers, tell: Tell, warn: Tell) -> int:
     measured = measure(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
     length_95 = measured.most
     if measured.unknown >= FOREIGN:
-        share = f"{100 * measured.unknown:.0f} % of the documents' tokens"
+        share = f"{100 * measured.unknown:.0f}% of the documents' tokens"
         warn(f"encoder {source}: {share} are unknown; choose one for their language (encoder.source)")
     if measured.titled and not parameters.text.titles and wanted.queries != "pseudo":  # which makes queries of titles
         tell(
-            f"{100 * measured.titled:.0f} % of the documents have a title, which is not read; text.titles=true puts it before the text, as "
+            f"{100 * measured.titled:.0f}% of the documents have a title, which is not read; text.titles=true puts it before the text, as "
             "BEIR's and Tevatron's readers do"
         )
     if measured.marked >= MARKED:
-        share = f"{100 * measured.marked:.0f} % of the documents"
+        share = f"{100 * measured.marked:.0f}% of the documents"
         tell(f"{share} have HTML, such as {measured.tag[:40]}, which is read as text; remove it at the source")
     answer = wanted.length(length_95, suggest_length(length_95))
     length = suggest_length(length_95) if answer == AUTO else int(answer)
     if length < length_95:
-        tell(f"{length} tokens of each document are read (95 % have at most {length_95:,}); tokenize.passages=N reads N times as many")
+        tell(f"{length} tokens of each document are read (95% have at most {length_95:,}); tokenize.passages=N reads N times as many")
     return length
 
 

@@ -77,7 +77,7 @@ def new(
 
     def length(most: int, suggested: int) -> str:
         if is_interactive and document_length is None:
-            print(f"95 % of the documents have at most {most} tokens.")
+            print(f"95% of the documents have at most {most} tokens.")
         return answer("length", str(suggested))
 
     dataset = answer("data")
