@@ -137,7 +137,7 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
         if not is_answers(answers):
             wrong(f"{at}: found answers {shorten(answers)}, expected a list of strings")
         elif has_half_character("".join(answers)):
-            wrong(f"{at}: an answer contains half a character (a lone surrogate, \\ud800 to \\udfff)")
+            wrong(f"{at}: an answer contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")
         elif id_and_text := _identified(at, record, wrong):
             yield Query(at, *id_and_text)
 
@@ -235,7 +235,7 @@ def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str
     elif not isinstance(text, str):
         wrong(f"{at}: found {'no text' if text is None else f'text {shorten(text)}'}, expected a string")
     elif has_half_character(f"{name}{text}{record.get('title')}"):
-        wrong(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff)")
+        wrong(f"{at}: the text contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")
     elif _named(at, str(name), wrong):
         return str(name), text
     return None

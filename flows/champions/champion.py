@@ -146,7 +146,7 @@ def parts_at(project: Path, champion: Champion) -> Parts:
 def find_rejected(champions: Sequence[Champion], candidate: Parts) -> Champion | None:
     """Find the earlier champion with these parts, if someone has since replaced it manually.
 
-    For the present champion's own model, all parts must be the same: the same model over other data was not taken back.
+    For the current champion's own model, all parts must be the same: the same model over other data was not taken back.
     """
     last_crowned = next((champion for champion in reversed(champions) if champion.cause != "data"), None)
     if last_crowned is None or last_crowned.cause not in ("set", "rollback"):
@@ -279,7 +279,7 @@ def timestamp() -> str:
 
 
 def table(champions: list[Champion]) -> str:
-    """Every champion, the present one last."""
+    """Every champion, the current one last."""
     rows = []
     for champion in champions:
         value = champion.metrics.get("dev", {}).get(champion.measure)

@@ -82,7 +82,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
     """Metrics of the champion on the new corpus and queries; values by query are in SCRATCH/values afterwards.
 
     A second tree measures it by an ordinary run, as it is served: its encoders are rounds of no steps with its own text and token
-    settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the present ones. Shards of unchanged
+    settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the current ones. Shards of unchanged
     documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Where
     stage pseudo makes the dev queries, the start encoder stays, because it judges them. Raises UserError if an encoder is lost, and
     NotComparable if what such an index has learned was not kept, or dev queries would be others.

@@ -301,7 +301,7 @@ def edits_of(
 def untrained_rounds(encoders: Mapping[str, str], *, keep_start: bool = False) -> dict[str, Any]:
     """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains.
 
-    The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the present one.
+    The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the current one.
     """
     added = list(encoders) if keep_start else list(encoders)[1:]
     settings = dict[str, Any]({section: {} for section in EMPTIED}) | {

@@ -1,6 +1,6 @@
 """Counterfactual trainings: the code of one revision with any parameters and data, as ordinary runs in a second tree over the cache.
 
-The flow around the stages is the present one; tasks/ and dvc.yaml are the revision's. Whatever was computed before, here or by a
+The flow around the stages is the current one; tasks/ and dvc.yaml are the revision's. Whatever was computed before, here or by a
 colleague, is taken from the cache, and the figures of finished runs are kept, so a killed command resumes.
 """
 

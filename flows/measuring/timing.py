@@ -158,7 +158,7 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
 
 
 def measured(lock: Lock) -> dict[str, Measured]:
-    """The times of dvc.lock's present entries, by stage; stages that did not run here are absent."""
+    """The times of dvc.lock's current entries, by stage; stages that did not run here are absent."""
     made = fold(read())
     times = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
     return {stage: duration for stage, duration in times.items() if duration}

@@ -74,7 +74,7 @@ def write_source(
     """Bring `source` up to date with the sources that `params` names; write it only if its content changes.
 
     An unavailable source keeps its last entry, of `source` or else of `memory`; a stage that needs it will report the problem. The entry
-    of a data set leaves out the records on the present list of forgotten ones. Raises UserError if a source was never seen, or exists but
+    of a data set leaves out the records on the current list of forgotten ones. Raises UserError if a source was never seen, or exists but
     is invalid; articles then get an entry without digest instead, because usually no pre-training needs them. A Hugging Face id that was
     never seen is downloaded, so that everyone knows it by its content. `stands`: keep the entries of the named sources, whatever the
     sources contain now.

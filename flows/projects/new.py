@@ -232,7 +232,7 @@ def _check_data(
 
 
 def _stages() -> list[str]:
-    """The stages of a run with the present parameters."""
+    """The stages of a run with the current parameters."""
     with dvc_errors(), repository() as repo:
         graph = read_graph(repo)
         return list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)

@@ -138,7 +138,7 @@ def is_pushed(remote: str) -> bool:
 
 
 def is_first(remote: str, tree: Path = Path()) -> bool:
-    """Whether the next push is the first of a tree's project to `remote` with its present settings; it then sends earlier results too."""
+    """Whether the next push is the first of a tree's project to `remote` with its current settings; it then sends earlier results too."""
     project = project_of(tree)
     return _read_pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
 

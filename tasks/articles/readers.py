@@ -63,5 +63,7 @@ def _page(line: bytes, at: str, number: str) -> Page:
     page = Page(str(id_), str(value.get("title") or ""), value["text"])
     for name, text in zip(FIELDS, (page.id, page.title, page.text), strict=True):
         if any("\ud800" <= c <= "\udfff" for c in text):
-            raise UserError(f"{at}: the {name} contains a lone surrogate (half a character); fix that line")
+            raise UserError(
+                f"{at}: the {name} contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text; fix that line"
+            )
     return page

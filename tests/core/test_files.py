@@ -166,7 +166,7 @@ def test_scratch_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("error", "line"),
     [
         (UserError("corpus.jsonl:3: no text;\n add it"), "retemper: corpus.jsonl:3: no text; add it"),
-        (OSError(errno.ENOSPC, "No space left on device", "data/x"), "retemper: data/x: No space left on device; nothing half-written"),
+        (OSError(errno.ENOSPC, "No space left on device", "data/x"), "retemper: data/x: No space left on device; no partial output"),
         (PermissionError(errno.EACCES, "Permission denied", "data"), "retemper: data: Permission denied"),
     ],
 )
