@@ -21,7 +21,7 @@ from flows.champions.measurement import values
 from flows.champions.parts import Parts, documents_of, has_own_index, parts_of, with_its_index
 from flows.evaluating.evaluate import AS_IT_IS, untrained_rounds
 from flows.measuring import timing
-from flows.parameters.sources import STANDS, Memory, describe, list_encoder
+from flows.parameters.sources import KEEP_SOURCE, Memory, describe, list_encoder
 from flows.pipeline import server
 from flows.process.problems import RunFailed
 from flows.process.processes import Processes, Stopped
@@ -196,7 +196,7 @@ class Bench:
         env = {
             "PYTHONPATH": os.pathsep.join(filter(None, [FLOWS, os.environ.get("PYTHONPATH", "")])),
             "PYTHONSAFEPATH": "1",  # the flow is ours, not the tree's
-            STANDS: "1",
+            KEEP_SOURCE: "1",
             "PREFECT_HOME": str(server.HOME.absolute()),
         }
         last = ""
