@@ -268,8 +268,8 @@ def warn_if_lost(project: Path, reigning: Champion, warn: Callable[[str], None])
         outs.refuse_lost(encoders, project=project, lock=lock_at(project, reigning.commit))
     except UserError as error:
         warn(
-            f"champion/{reigning.number}, with which a new model is compared: {error}. Unless this retraining makes it again, "
-            "the comparison will fail; to crown another: retemper champion set MODEL"
+            f"champion/{reigning.number}, the model to compare with, is unavailable: {error}. The comparison will fail unless this "
+            "retraining recomputes it; to crown another: retemper champion set MODEL"
         )
 
 

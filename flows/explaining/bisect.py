@@ -81,7 +81,7 @@ class Range:
 def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print the batch of the inbox that makes the model worse. Return the exit status: 1 if the search is not sure.
 
-    `good`: the last batch that does no harm (default: the last that the champion was trained on). `bad`: the last one to search.
+    `good`: the last batch known to be good (default: the last that the champion was trained on). `bad`: the last one to search.
     """
     commit = commit_of(follow)
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
@@ -208,7 +208,7 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
         if champion_batches is None:
             note = (
                 f"champion/{champion.number} was not trained on exactly the first batches by name (a new one may precede an old one, or "
-                "the data set may have changed), so all are searched; --good BATCH names the last that does no harm"
+                "the data set may have changed), so all are searched; --good BATCH names the last one known to be good"
             )
     if last - first < 2:
         after = f" after {names[first - 1]}" if first else ""
@@ -222,7 +222,7 @@ def text(result: Culprit, span: Range, *, what: str, trained: int) -> str:
     noise = f"standard error {result.error:.4f}, {counted(result.queries, 'queries')}"
     lines = [f"{what}: {result.drop:+.4f} with the first {counted(span.bad, 'batches')} against {ends} ({noise})"]
     if result.batch is None:
-        return "\n".join([*lines, "no bad batch: that is no loss, or one within the noise"])
+        return "\n".join([*lines, "no bad batch: the difference is not a loss, or is within the noise"])
     rows = [
         [
             str(attempt.batches),

@@ -187,7 +187,7 @@ class Work:
         merged = next(group for group in self.groups if group not in former)
         names = [self.name(group) for group in former if group < merged]
         reason = next(iter(refused.values()))
-        note = f"{' of one side with '.join(names)} of the other: {reason}; the two count as one factor"
+        note = f"{' of one side cannot be combined with '.join(names)} of the other: {reason}; they count as one factor"
         self.notes.append(note)
         self.say(note)
 
@@ -239,7 +239,7 @@ def split(
     all_names = frozenset[str]().union(*groups)
     seed_part = values[all_names, 0] - values[frozenset(), 0] - total
     if seeds > 1:
-        rows.append(Row("seed", float(seed_part), None, None, 0.0, (f"the seeds as they are, against the mean of {len(fresh)} others",)))
+        rows.append(Row("seed", float(seed_part), None, None, 0.0, (f"the original seeds, against the mean of {len(fresh)} new ones",)))
     return tuple(rows)
 
 

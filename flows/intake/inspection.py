@@ -198,8 +198,8 @@ class Inbox:
         beside, rules = self.source_stamp(), self.rules()
         accepted = {path: batch for path in paths if (batch := self.verdict(path)) and (batch.state, batch.beside) == ("accepted", beside)}
         if outdated := [path.name for path, batch in accepted.items() if batch.rules != rules]:
-            why = "by hand, by another version, or by other rules of prepare"
-            self.say(f"accepted {why}, so checked again against the current rules: {', '.join(outdated)}")
+            why = "manually, by another version, or under other rules of prepare"
+            self.say(f"accepted {why}; checking again under the current rules: {', '.join(outdated)}")
             accepted = {path: batch for path, batch in accepted.items() if batch.rules == rules}
         return accepted if {*_last_merged()} <= {path.name for path in accepted} else {}
 

@@ -34,7 +34,7 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None]) -> list[Path]:
             if path.name == ".gitignore" or any(known.is_relative_to(out) or out.is_relative_to(known) for known in current):
                 continue
             if not OF_DVC.fullmatch(path.name) and out not in remembered and out not in locked():
-                warn(f"{path}: no stage makes it, but it is read as if one did; move it away")
+                warn(f"{path}: no stage produced it, but stages would read it as an output; move it elsewhere")
                 continue
             delete(path)
             deleted.append(path)

@@ -146,7 +146,7 @@ def mark_close(
         if result.startswith("different: ") and new_digest != "not" and elsewhere & set(ancestors(wanted, makers[path])):
             largest = _largest_distance(path, (digest, new_digest), caches)
             if largest is None:
-                result = "close: other bits, like its inputs; nothing in it is measured"
+                result = "close: different bits, as in its inputs; it has no values that can be compared"
             else:
                 word = "close" if largest <= tolerance else "different"
                 result = f"{word}: measured {largest:.2g} apart, tolerance {tolerance:g}{'' if word == 'close' else f'; {new_digest}'}"

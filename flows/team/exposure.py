@@ -307,7 +307,10 @@ def _other_code(training: Training) -> list[str]:
     recorded = ((training.entry.get("params") or {}).get(str(CODE)) or {}).get(training.stage)
     if recorded is None or not (Path(PACKAGE) / training.stage).is_dir() or recorded == Reader(Path()).stage_digest(training.stage):
         return []
-    return [f"{training.node} ({', '.join(training.seen)}): trained with other code of stage {training.stage}; replayed with the code here"]
+    return [
+        f"{training.node} ({', '.join(training.seen)}): trained with another version of stage {training.stage}'s code; "
+        "replayed with the current one"
+    ]
 
 
 def _scratch() -> Path:

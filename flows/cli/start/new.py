@@ -29,7 +29,7 @@ def new(
     encoder: Annotated[Text, typer.Option(metavar="SOURCE", help="Hugging Face id, folder, or package:MODULE/FOLDER.")] = None,
     share: Annotated[Text, typer.Option(metavar="PLACE", help="The team's remote (a folder or URL), cache:FOLDER, or none.")] = None,
     document_length: Annotated[
-        Text, typer.Option(metavar="TOKENS", help="Tokens read of each document; auto: chosen from the data.")
+        Text, typer.Option(metavar="TOKENS", help="Tokens to read from each document; auto: chosen from the data.")
     ] = None,
     defaults: Annotated[
         bool, typer.Option("--defaults", help="Ask nothing: use the default for each question without a flag; --data is still required.")
