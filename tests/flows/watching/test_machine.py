@@ -8,7 +8,7 @@ import pytest
 
 from flows.watching.machine import describe_load
 
-PLAIN = r"\d+ cores \d+ % busy, [\d.]+ of [\d.]+ GiB of memory, [\d.]+ GiB of disk free"
+PLAIN = r"\d+ cores \d+% busy, [\d.]+ of [\d.]+ GiB of memory, [\d.]+ GiB of disk free"
 
 
 @pytest.mark.parametrize(
