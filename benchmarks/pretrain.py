@@ -28,7 +28,7 @@ from tasks.articles.extract import extract
 from tasks.articles.pages import Article
 from tasks.articles.params import Articles
 from tasks.chunk.params import Chunk
-from tasks.chunk.store import write_chunks
+from tasks.chunk.store import Chunker, write_parts
 from tasks.core.files import read_json
 from tasks.core.machine.devices import GRAPH_TOKENS, choose_device, compute_dtype
 from tasks.core.models.mlm_head import MLMHead
@@ -133,7 +133,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         start = time.perf_counter()
         columns = [article.id for article in articles], [article.text for article in articles]
-        stats = write_chunks(Path(name), [columns], tokenizer, "", Chunk(length=args.length), len(articles))
+        chunk = Chunk(length=args.length)
+        stats = write_parts(Path(name), [Chunker(tokenizer, chunk)(*columns)], tokenizer, digest="", params=chunk, total=len(articles))
         seconds = time.perf_counter() - start
         print(f"chunk: {stats['tokens']:,} tokens in {seconds:.1f} s: {stats['tokens'] / seconds:,.0f} tokens/s")
         chunks = open_chunks(Path(name))

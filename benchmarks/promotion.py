@@ -77,7 +77,7 @@ class Years:
     setting: World
     draw: np.random.Generator
     count: int
-    means: Floats = field(init=False)  # [Y, S], NaN where fewer stand; column 0 is the present champion
+    means: Floats = field(init=False)  # [Y, S], NaN where fewer stand; column 0 is the current champion
     lucks: Floats = field(init=False)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ import torch
 from tasks.articles.extract import extract
 from tasks.articles.params import Articles
 from tasks.chunk.params import Chunk
-from tasks.chunk.store import write_chunks
+from tasks.chunk.store import Chunker, write_parts
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.sources.wikipedia import article_files, parse_articles
 from tasks.core.statistics.paired_tests import permutation_test
@@ -40,7 +40,8 @@ def unseen(source: str, tokenizer: Path, length: int, folder: Path) -> Chunks:
     spec = parse_articles(source)
     articles = [article for cleaned in extract(spec, article_files(spec), Articles(source=source), 2) for article in cleaned.articles]
     columns = [article.id for article in articles], [article.text for article in articles]
-    write_chunks(folder, [columns], load_tokenizer(tokenizer), "", Chunk(length=length), len(articles))
+    loaded, params = load_tokenizer(tokenizer), Chunk(length=length)
+    write_parts(folder, [Chunker(loaded, params)(*columns)], loaded, digest="", params=params, total=len(articles))
     return open_chunks(folder)
 
 

@@ -14,7 +14,7 @@ from tasks.core.params.numbers import Count
 from tasks.core.params.sections import Params
 from tasks.core.text.document import Text
 from tasks.encode.params import Encode
-from tasks.evaluate.params import EITHER, Evaluate, Grade, Split
+from tasks.evaluate.params import EITHER, Evaluate, Relevance
 from tasks.failures.params import Failures
 from tasks.fuse.params import Fuse
 from tasks.index.params import Index
@@ -39,7 +39,7 @@ class Extra(Params):
     """A further data set, on which every system is measured zero-shot. `NAME: SPEC` alone stands for `NAME: {source: SPEC}`."""
 
     source: str = Field(description="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID")
-    relevance: dict[Split, Grade] = Field(EITHER, description="lowest grade that counts as relevant, for both splits or for each")
+    relevance: Relevance = Field(EITHER, description="lowest grade that counts as relevant, for both splits or for each")
     titles: bool | None = Field(None, description="prepend a document's title to its text; null: as text.titles")
     ignore_identical_ids: bool | None = Field(
         None, description="exclude the document with the query's own id, as BEIR does; null: as retrieve.ignore_identical_ids"
@@ -47,11 +47,6 @@ class Extra(Params):
     query_length: Count | None = Field(None, ge=3, description="maximum tokens per query; null: as tokenize.query_length")
     document_length: Count | None = Field(None, ge=3, description="maximum tokens per document; null: as tokenize.document_length")
     drop: bool = Field(False, description="drop and count empty texts, and qrels of unknown ids, instead of refusing them")
-
-    @field_validator("relevance", mode="before", json_schema_input_type=dict[Split, Grade] | Grade)
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)
 
 
 class Parameters(Params):

@@ -51,7 +51,7 @@ COMMAND = (
 )
 THREADS = 2  # the same on every machine: another count may change the last bits of a sum
 
-gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7 % of tests that train and encode
+gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7% of tests that train and encode
 
 # Before any test imports what reads them; stages that a test starts inherit them.
 os.environ.update(
@@ -114,6 +114,16 @@ def _same_torch_everywhere() -> None:
     faiss = sys.modules.get("faiss")
     if faiss is not None:
         faiss.omp_set_num_threads(THREADS)  # an earlier test may have set another number
+
+
+@pytest.fixture
+def one_thread(_same_torch_everywhere: None) -> None:
+    """For a module whose arrays are too small to share among threads."""
+    import torch
+
+    torch.set_num_threads(1)
+    if faiss := sys.modules.get("faiss"):
+        faiss.omp_set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

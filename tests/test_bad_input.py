@@ -101,7 +101,10 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "duplicate query id": (edit(QUERIES, lambda data: data * 2), (f"{QUERIES}:61: query id 'q00' is already used at",)),
     "empty text": (line(CORPUS, 3, document(text=" ")), (f"{CORPUS}:3: document d02 has an empty title and text", "empty_texts=drop")),
     "empty query": (line(QUERIES, 1, '{"_id": "q00", "text": ""}'), (f"{QUERIES}:1: query q00 has an empty text", "empty_texts=drop")),
-    "half a character": (line(CORPUS, 3, document(text="\ud800")), (f"{CORPUS}:3: the text contains half a character", "fix that line")),
+    "half a character": (
+        line(CORPUS, 3, document(text="\ud800")),
+        (f"{CORPUS}:3: the text contains an unpaired surrogate", "fix that line"),
+    ),
     "id with a blank": (line(CORPUS, 3, document(_id="d 2")), (f"{CORPUS}:3: found document id 'd 2', expected one without white space",)),
     "id with a tab": (line(CORPUS, 3, document(_id="d\t2")), (f"{CORPUS}:3: found document id 'd\\t2'",)),
     "id with a line end": (line(CORPUS, 3, document(_id="d2\n")), (f"{CORPUS}:3: found document id 'd2\\n'",)),

@@ -155,7 +155,9 @@ def _identified(path: Path, number: int, line: str) -> str:
     if not isinstance(record, dict) or "_id" not in record:
         raise UserError(f"{path}:{number}: found no JSON object with _id; fix that line")
     if has_half_character(str(record["_id"])):  # which the database refuses
-        raise UserError(f"{path}:{number}: _id contains half a character (a lone surrogate, \\ud800 to \\udfff); fix that line")
+        raise UserError(
+            f"{path}:{number}: _id contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text; fix that line"
+        )
     return str(record["_id"])
 
 

@@ -27,6 +27,6 @@ def new_place(folder: Path) -> Iterator[Path]:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            raise UserError(f"{folder}: something else was put there meanwhile; remove it, or name another folder") from None
+            raise UserError(f"{folder}: another process created it in the meantime; remove it, or name another folder") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

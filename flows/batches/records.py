@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
 from tasks.core.sources.answers import is_answers
-from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
+from tasks.core.sources.datasets import plain_or_gz, split_qrels
 from tasks.core.sources.delimiters import BLANK, declares_delimiter, delimiter_of, is_tabbed
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
+from tasks.core.sources.packed import open_unpacked
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, column_order_error, weight_of
 
 NAMES = ("corpus", "queries")
@@ -82,28 +83,19 @@ class Files:
 
 def files_of(folder: Path) -> Files:
     """Find the files of a batch. Raises UserError for two files of one kind, or qrels of an unknown split."""
-    tables = any(_plain_or_gz(folder, f"{name}{end}") for name in NAMES for end in (".csv", ".tsv"))
-    in_csv = tables or bool(_plain_or_gz(folder / "qrels", "*.csv") or _plain_or_gz(folder, "negatives.csv"))
+    tables = any(plain_or_gz(folder, f"{name}{end}") for name in NAMES for end in (".csv", ".tsv"))
+    in_csv = tables or bool(plain_or_gz(folder / "qrels", "*.csv") or plain_or_gz(folder, "negatives.csv"))
     ends = (".csv", ".tsv") if in_csv else (".jsonl",)
-    by_name = {name: _plain_or_gz(folder, *(f"{name}{end}" for end in ends)) for name in NAMES}
-    json_files = _plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES)) if in_csv else []
-    csv_files = [file for files in by_name.values() for file in files] or _plain_or_gz(folder / "qrels", "*.csv")
+    by_name = {name: plain_or_gz(folder, *(f"{name}{end}" for end in ends)) for name in NAMES}
+    json_files = plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES)) if in_csv else []
+    csv_files = [file for files in by_name.values() for file in files] or plain_or_gz(folder / "qrels", "*.csv")
     if json_files:
         raise UserError(f"{json_files[0]}: {csv_files[0].name} exists too, expected either JSON lines or CSV; put them into two batches")
-    negative_files = _plain_or_gz(folder, *(("negatives.csv", "negatives.tsv") if in_csv else ("negatives.tsv",)))
+    negative_files = plain_or_gz(folder, *(("negatives.csv", "negatives.tsv") if in_csv else ("negatives.tsv",)))
     for files in (*by_name.values(), negative_files):
         if len(files) > 1:
             raise UserError(f"{files[0]}: {files[1].name} exists too, expected only one of them; keep one")
-    qrels: dict[str, Path] = {}
-    for file in _plain_or_gz(folder / "qrels", *(("*.csv", "*.tsv") if in_csv else ("*.tsv",))):
-        split = SPLIT_NAMES.get(file.name.removesuffix(".gz").rpartition(".")[0])
-        if split is None:
-            end = ".csv" if in_csv else ".tsv"
-            raise UserError(f"{file}: found qrels of an unknown split, expected train{end}, dev{end}, or test{end}; rename or move it")
-        if split in qrels:
-            raise UserError(f"{file}: {qrels[split].name} exists too, expected only one file of {split} qrels; keep one of them")
-        qrels[split] = file
-    refuse_unread_qrels(folder / "qrels", qrels, (".csv", ".tsv") if in_csv else (".tsv",))
+    qrels = split_qrels(folder, *((".csv", ".tsv") if in_csv else (".tsv",)))
     documents, queries = (next(iter(by_name[name]), None) for name in NAMES)
     return Files(in_csv, documents, queries, qrels, next(iter(negative_files), None))
 
@@ -145,7 +137,7 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
         if not is_answers(answers):
             wrong(f"{at}: found answers {shorten(answers)}, expected a list of strings")
         elif has_half_character("".join(answers)):
-            wrong(f"{at}: an answer contains half a character (a lone surrogate, \\ud800 to \\udfff)")
+            wrong(f"{at}: an answer contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")
         elif id_and_text := _identified(at, record, wrong):
             yield Query(at, *id_and_text)
 
@@ -214,13 +206,6 @@ def quote_id(name: str) -> str:
     return '"' + name.replace('"', '""') + '"' if name.startswith('"') else name
 
 
-def _raw(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as handle:
-        gzipped = handle.read(2) == b"\x1f\x8b"
-    with gzip.open(path, "rb") if gzipped else path.open("rb") as handle:
-        yield from handle
-
-
 def objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of JSON lines, each with its FILE:LINE; `expected` names the keys of an object, for messages."""
     for number, line in lines(path, wrong):
@@ -250,7 +235,7 @@ def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str
     elif not isinstance(text, str):
         wrong(f"{at}: found {'no text' if text is None else f'text {shorten(text)}'}, expected a string")
     elif has_half_character(f"{name}{text}{record.get('title')}"):
-        wrong(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff)")
+        wrong(f"{at}: the text contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")
     elif _named(at, str(name), wrong):
         return str(name), text
     return None
@@ -324,18 +309,15 @@ def _texts(path: Path, wrong: Wrong) -> Iterator[str]:
     """Every line, blank ones too, so that line numbers are right. A line that cannot be decoded is reported and yielded as blank."""
     number = 0
     try:
-        for number, raw in enumerate(_raw(path), 1):
-            try:
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                wrong(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line")
-                yield ""
+        with open_unpacked(path) as handle:
+            for number, raw in enumerate(handle, 1):
+                try:
+                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    wrong(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line")
+                    yield ""
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         wrong(f"{path}:{number + 1}: the gzip file is truncated or corrupt here ({error})")
-
-
-def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
-    return sorted({file for pattern in patterns for end in ("", ".gz") for file in folder.glob(pattern + end) if file.is_file()})
 
 
 def shorten(value: object) -> str:

@@ -146,7 +146,7 @@ def parts_at(project: Path, champion: Champion) -> Parts:
 def find_rejected(champions: Sequence[Champion], candidate: Parts) -> Champion | None:
     """Find the earlier champion with these parts, if someone has since replaced it manually.
 
-    For the present champion's own model, all parts must be the same: the same model over other data was not taken back.
+    For the current champion's own model, all parts must be the same: the same model over other data was not taken back.
     """
     last_crowned = next((champion for champion in reversed(champions) if champion.cause != "data"), None)
     if last_crowned is None or last_crowned.cause not in ("set", "rollback"):
@@ -268,8 +268,8 @@ def warn_if_lost(project: Path, reigning: Champion, warn: Callable[[str], None])
         outs.refuse_lost(encoders, project=project, lock=lock_at(project, reigning.commit))
     except UserError as error:
         warn(
-            f"champion/{reigning.number}, with which a new model is compared: {error}. Unless this retraining makes it again, "
-            "the comparison will fail; to crown another: retemper champion set MODEL"
+            f"champion/{reigning.number}, the model to compare with, is unavailable: {error}. The comparison will fail unless this "
+            "retraining recomputes it; to crown another: retemper champion set MODEL"
         )
 
 
@@ -279,7 +279,7 @@ def timestamp() -> str:
 
 
 def table(champions: list[Champion]) -> str:
-    """Every champion, the present one last."""
+    """Every champion, the current one last."""
     rows = []
     for champion in champions:
         value = champion.metrics.get("dev", {}).get(champion.measure)

@@ -11,7 +11,7 @@ from flows.champions.champion import Champion
 from flows.champions.parts import documents_of, has_own_index, with_its_index
 from flows.evaluating.evaluate import untrained_rounds
 from flows.parameters import edit
-from flows.parameters.sources import STANDS
+from flows.parameters.sources import KEEP_SOURCE
 from flows.pipeline import server
 from flows.process import locks
 from flows.process.display import Display
@@ -82,7 +82,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
     """Metrics of the champion on the new corpus and queries; values by query are in SCRATCH/values afterwards.
 
     A second tree measures it by an ordinary run, as it is served: its encoders are rounds of no steps with its own text and token
-    settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the present ones. Shards of unchanged
+    settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the current ones. Shards of unchanged
     documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Where
     stage pseudo makes the dev queries, the start encoder stays, because it judges them. Raises UserError if an encoder is lost, and
     NotComparable if what such an index has learned was not kept, or dev queries would be others.
@@ -136,7 +136,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
 
 def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable[[str], None]) -> tuple[int, list[Problem]]:
     """Run a target in a second tree, with the sources of this one. If the Prefect server is unavailable, run again without it."""
-    command, env = (*RUN, target), {STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
+    command, env = (*RUN, target), {KEEP_SOURCE: "1", "PREFECT_HOME": str(server.HOME.absolute())}
     result = run_in(tree, command, processes, show=show, env=env)
     if result[0] and server.is_configured() and not server.answers():
         result = run_in(tree, command, processes, show=show, env={**env, **dict.fromkeys(OF_SERVER, "")})

@@ -1,7 +1,6 @@
 """The outs of a commit's dvc.lock: copied from the cache or the remote and checked against their digests, or reported as lost."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -13,6 +12,7 @@ from flows.storage.cache import cache_of, copy_cached, file_md5, intact_path, li
 from flows.storage.remote import refuse_unmarked
 from flows.team.sync import DVC
 from tasks.core.errors import UserError, redacted
+from tasks.core.files import delete
 
 
 def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None:
@@ -21,7 +21,7 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
     Raises UserError if it is neither in the cache nor on the remote, or corrupt there.
     """
     temporary, where = out.with_name(f".{out.name}.partial"), f"{path} of {commit[:12]}"
-    _remove(temporary)
+    delete(temporary)
     out.parent.mkdir(parents=True, exist_ok=True)
     if not copy_cached(project, path, temporary, lock=lock):
         remove_corrupt(cache_of(project) / "files/md5", path, lock)
@@ -30,13 +30,13 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
             _dvc("get", *arguments, "--out", str(temporary), "--quiet")
             hashes = json.loads(_dvc("list", *arguments, "--recursive", "--show-hash", "--json"))
         except ValueError as error:
-            _remove(temporary)
+            delete(temporary)
             raise UserError(f"{where}: neither in the cache nor on the remote{f' ({error})' if str(error) else ''}") from None
         for entry in hashes:  # DVC does not check what it downloads
             if entry["md5"] and file_md5(temporary / entry["path"] if temporary.is_dir() else temporary) != entry["md5"]:
-                _remove(temporary)
+                delete(temporary)
                 raise UserError(f"{where}: {entry['path']} is corrupt on the remote; push it again from a machine that has it (dvc push)")
-    _remove(out)
+    delete(out)
     temporary.rename(out)
 
 
@@ -85,10 +85,3 @@ def _dvc(*words: str) -> str:
     if process.returncode:
         raise ValueError(next((line.removeprefix("ERROR: ") for line in process.stderr.splitlines() if line.startswith("ERROR")), ""))
     return process.stdout
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -113,7 +113,10 @@ def refuse_taken_names(project: Path) -> None:
     for name, move in ((BRANCH.rpartition("/")[0], "git branch -m {0} NEW"), (TAGS.rstrip("/"), "git tag NEW {0} && git tag -d {0}")):
         if name in git("for-each-ref", "--format=%(refname)", name, folder=project).splitlines():
             short = name.rpartition("/")[2]
-            raise UserError(f"{name}: git cannot have {short}/... beside it, which retrainings need; rename it: {move.format(short)}")
+            raise UserError(
+                f"{name}: conflicts with {short}/..., which retrainings create (git allows only one of them); "
+                f"rename it: {move.format(short)}"
+            )
 
 
 def commit(tree: Tree, message: str) -> str:

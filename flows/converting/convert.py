@@ -95,7 +95,7 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
     if not inputs.splits():
         raise UserError("convert: found no training file, no --qrels, and no --data, expected one; see retemper convert --help")
     if bool(inputs.queries) > bool(inputs.qrels):
-        raise UserError("convert: found --queries without --qrels, expected both; without judgments, queries have no use")
+        raise UserError("convert: found --queries without --qrels, expected both; queries are useless without judgments")
     refuse_place(folder)
     for path in (*inputs.corpora, *inputs.queries, *(path for _, path in (*inputs.examples, *inputs.qrels))):
         if not path.is_file():

@@ -206,4 +206,4 @@ def _encoded(at: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        refuse(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff), expected none")
+        refuse(f"{at}: the text contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")

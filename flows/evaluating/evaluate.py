@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from flows.parameters import edit
 from flows.parameters.checks import NAME, RESERVED, check_file
+from flows.parameters.needs import EMPTIED
 from flows.parameters.sources import list_dataset, list_encoder, write_source
 from flows.pipeline import server
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.project import lock_is_readable
@@ -41,7 +42,6 @@ LENT = ("shards", "scratch")  # finished pieces of an encode, and unfinished wor
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
 SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
 AS_IT_IS = {"init": "base", "negatives": "none", "steps": 0}  # a round that trains nothing
-EMPTY = ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study", "analyses")  # sections
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,6 @@ class Plan:
     edits: Sequence[str]
     notes: Sequence[str]  # what its user should know
     partial: bool = False
-
-
-class RunFailed(Exception):
-    """The run in the second tree failed: why."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
 
 
 def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = None, mteb: Path | None = None) -> int:
@@ -309,10 +301,10 @@ def edits_of(
 def untrained_rounds(encoders: Mapping[str, str], *, keep_start: bool = False) -> dict[str, Any]:
     """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains.
 
-    The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the present one.
+    The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the current one.
     """
     added = list(encoders) if keep_start else list(encoders)[1:]
-    settings = dict[str, Any]({section: {} for section in EMPTY}) | {
+    settings = dict[str, Any]({section: {} for section in EMPTIED}) | {
         "encoders": {f"encoder_of_{name}": {"source": encoders[name]} for name in added},
         "rounds": {name: AS_IT_IS | ({"init": f"encoder_of_{name}"} if name in added else {}) for name in encoders},
     }

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.evaluating import extra_results
-from flows.evaluating.evaluate import SPLITS, Plan, RunFailed, Settings, Shown, chosen_entry, describe_texts, edits_of, second_run
+from flows.evaluating.evaluate import SPLITS, Plan, Settings, Shown, chosen_entry, describe_texts, edits_of, second_run
 from flows.evaluating.extra_results import RESULTS, ExtraResults
 from flows.pages import measured
 from flows.parameters.checks import PARAMS, check_file
 from flows.parameters.sources import dataset_entry
 from flows.process import locks
 from flows.process.display import Display
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import Lock, out_digests
 from flows.results.fusions import BM25, SEARCHED, fusions, is_served

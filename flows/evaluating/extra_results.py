@@ -187,7 +187,7 @@ def legend(made: ExtraResults, best: str) -> list[str]:
     """How to read the tables."""
     tests = made.tests
     compared = counted(len(next(iter(tests["splits"].values()))["pairs"]), "pairs")
-    lines = [f"above: the systems that it is significantly above ({tests['test']}, Holm over {compared}, level {tests['alpha']:g})"]
+    lines = [f"above: systems that this one significantly outperforms ({tests['test']}, Holm over {compared}, level {tests['alpha']:g})"]
     if best in made.about["systems"]:
         lines.append(f"*: {best}, the best on the main data set, where it was chosen")
     if left_out := made.about["left_out"]:

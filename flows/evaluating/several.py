@@ -14,7 +14,6 @@ from typing import Any
 from flows.evaluating.evaluate import (
     SPLITS,
     Plan,
-    RunFailed,
     Settings,
     Shown,
     absolute_encoder,
@@ -33,7 +32,7 @@ from flows.evaluating.several_results import Results, Table, combine, read, reco
 from flows.parameters.checks import check_file
 from flows.parameters.sources import list_dataset
 from flows.process.display import Display, terminal_width
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25, fusions
 from tasks.core.errors import Problem, UserError

@@ -44,7 +44,7 @@ class Row:
     """A side against the first one, over the queries that both have. `better` and `worse` count queries.
 
     `low` to `high`: the 1 - alpha interval of the difference (report.alpha). `power`: the chance of a t-test at alpha to find a difference
-    this large; `detectable` and `needed`: for 80 % power. They are None without variance. All of them treat `groups` of queries as
+    this large; `detectable` and `needed`: for 80% power. They are None without variance. All of them treat `groups` of queries as
     independent, by report.draws; `largest_group`: the queries of the largest; `design_effect`: the variance of the mean difference over
     that with all queries independent.
     """
@@ -343,11 +343,11 @@ def text(sides: Sequence[Side], compared: Sequence[Row], *, split: str, measure:
         figures += ["", ""] if row.d is None or row.detectable is None else [f"{row.d:+.2f}", f"{row.detectable:.4f}"]
         figures += [str(row.better), str(row.worse)]
         body.append([row.name, str(row.queries), *figures])
-    level = f"{100 - 100 * test.alpha:g} % interval"
-    header = ["system", "queries", measure, "difference", level, "p (Holm)", "d", "80 % power", "better", "worse"]
+    level = f"{100 - 100 * test.alpha:g}% interval"
+    header = ["system", "queries", measure, "difference", level, "p (Holm)", "d", "80% power", "better", "worse"]
     table = fitted_table(header, body, width)
     lines = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
-    lines.append("d: mean difference over its standard deviation; 80 % power: the smallest difference that a t-test detects that often")
+    lines.append("d: mean difference over its standard deviation; 80% power: the smallest difference that a t-test detects that often")
     lines += [row.warning for row in compared if row.warning]
     lines += [
         f"{row.name}: {clustered(row.queries, row.groups, row.design_effect, largest=row.largest_group)}"

@@ -55,7 +55,7 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
     names = [point.name for point in points]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(
-            f"{file}: {twice[0]}: two points have that name: their values differ only in what names leave out; name them under points:"
+            f"{file}: {twice[0]}: two points have this name, as names omit some characters; list them under points, with names of your own"
         )
     if not points:
         raise UserError(f"{file}: no points; give each key of grid at least one value")
@@ -66,11 +66,13 @@ def refuse_twins(file: Path, sections: Mapping[Point, Mapping[str, Any]]) -> Non
     """Raise UserError if two points have the same parameters, or a later assignment overrides a point's own, so that its row is wrong."""
     for one, other in itertools.combinations(sections, 2):
         if sections[one] == sections[other]:
-            reason = overridden(one, parts=True) or overridden(other, parts=True) or "they set what is set already, or the same"
+            reason = (
+                overridden(one, parts=True) or overridden(other, parts=True) or "they set values that are already set, or the same values"
+            )
             raise UserError(f"{file}: points {one.name} and {other.name} are the same: {reason}; remove one of the two")
     for point in sections:
         if reason := overridden(point):
-            raise UserError(f"{file}: point {point.name} does not have its own value: {reason}; remove one of the two")
+            raise UserError(f"{file}: point {point.name}: {reason}; remove one of the two")
 
 
 def overridden(point: Point, parts: bool = False) -> str:

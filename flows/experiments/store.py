@@ -71,9 +71,9 @@ def folder_of(baseline: str) -> str:
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}"
 
 
-def list_experiments(baseline: str | None = None, cache: Path | None = None) -> list[Experiment]:
+def list_experiments(baseline: str | None = None) -> list[Experiment]:
     """The experiments of the repository, or only those on `baseline`, oldest first."""
-    cache = cache or cache_folder()
+    cache = cache_folder()
     listed = git("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").splitlines()
     experiments = []
     for match in filter(None, map(REF.fullmatch, listed)):

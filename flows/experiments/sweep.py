@@ -184,15 +184,13 @@ def _show_table(
     display.line(f"page: {page}")
 
 
-def inputs(
-    point: Point, check: Check, describe: Describe = describe_sources, *, root: Path = Path(), targets: Sequence[str] = ()
-) -> Inputs:
+def inputs(point: Point, check: Check, describe: Describe = describe_sources, *, targets: Sequence[str] = ()) -> Inputs:
     """The inputs of a point: its params.yaml, the working tree's graph and code, its sources as they are now, and its `targets`."""
-    scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
+    source, scratch, described = Path("data/source.json"), FOLDER / "params.yaml", FOLDER / "source.json"
     described.unlink(missing_ok=True)
-    if (root / "data/source.json").exists():
-        write_text(described, (root / "data/source.json").read_text(encoding="utf-8"))
-    write_text(scratch, (root / "params.yaml").read_text(encoding="utf-8"))
+    if source.exists():
+        write_text(described, source.read_text(encoding="utf-8"))
+    write_text(scratch, Path("params.yaml").read_text(encoding="utf-8"))
     try:
         edit.apply(point.assignments, scratch, check)
         describe(scratch, described)
@@ -201,12 +199,12 @@ def inputs(
         raise UserError(f"point {point.name}: {error}") from None
     finally:
         scratch.unlink(missing_ok=True)
-    reader = Reader(root)
+    reader = Reader(Path())
     code = [reader.stage_digests(), frozen_references(freeze_references(sections, reader))]
     total.update(json.dumps(code, sort_keys=True).encode())  # of tasks/
-    for name in [name for name in code_files(root) if name not in ("params.yaml", PACKAGE)]:
-        for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
-            total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
+    for name in [name for name in code_files(Path()) if name not in ("params.yaml", PACKAGE)]:
+        for file in sorted([Path(name)] if Path(name).is_file() else Path(name).rglob("*.py")):
+            total.update(f"{file}\0{file_digest(file)}\n".encode())
     total.update(described.read_bytes() if described.exists() else b"")
     total.update(" ".join(targets).encode())
     return Inputs(total.hexdigest(), sections)

@@ -13,14 +13,14 @@ from flows.champions.champion import Champion, current
 from flows.explaining import costs
 from flows.explaining.data import Inbox
 from flows.explaining.plan import reseed
-from flows.explaining.runs import TRAINED, Bench, Configuration, Failed, Measured, evaluation, refuse_unmeasured, training
+from flows.explaining.runs import TRAINED, Bench, Configuration, Measured, evaluation, refuse_unmeasured, training
 from flows.explaining.search import LEAST_NOISE, Search, Z, mean_and_error
 from flows.explaining.sides import read_side
 from flows.intake.settings import FILE
 from flows.parameters.sources import write_source
 from flows.process import locks
 from flows.process.display import Display, clock, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import commit_of, read_blob
 from flows.repository.worktree import SOURCE
@@ -81,7 +81,7 @@ class Range:
 def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print the batch of the inbox that makes the model worse. Return the exit status: 1 if the search is not sure.
 
-    `good`: the last batch that does no harm (default: the last that the champion was trained on). `bad`: the last one to search.
+    `good`: the last batch known to be good (default: the last that the champion was trained on). `bad`: the last one to search.
     """
     commit = commit_of(follow)
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
@@ -120,7 +120,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
 
         try:
             result = search(span, train, fewer=lower_is_better(measure))
-        except Failed as failed:
+        except RunFailed as failed:
             print_problems([failed.problem])
             return 1
         bench.close()
@@ -214,7 +214,7 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
         if champion_batches is None:
             note = (
                 f"champion/{champion.number} was not trained on exactly the first batches by name (a new one may precede an old one, or "
-                "the data set may have changed), so all are searched; --good BATCH names the last that does no harm"
+                "the data set may have changed), so all are searched; --good BATCH names the last one known to be good"
             )
     if last - first < 2:
         after = f" after {names[first - 1]}" if first else ""
@@ -228,7 +228,7 @@ def text(result: Culprit, span: Range, *, what: str, trained: int) -> str:
     noise = f"standard error {result.error:.4f}, {counted(result.queries, 'queries')}"
     lines = [f"{what}: {result.drop:+.4f} with the first {counted(span.bad, 'batches')} against {ends} ({noise})"]
     if result.batch is None:
-        return "\n".join([*lines, "no bad batch: that is no loss, or one within the noise"])
+        return "\n".join([*lines, "no bad batch: the difference is not a loss, or is within the noise"])
     rows = [
         [
             str(attempt.batches),

@@ -1,6 +1,6 @@
 """Counterfactual trainings: the code of one revision with any parameters and data, as ordinary runs in a second tree over the cache.
 
-The flow around the stages is the present one; tasks/ and dvc.yaml are the revision's. Whatever was computed before, here or by a
+The flow around the stages is the current one; tasks/ and dvc.yaml are the revision's. Whatever was computed before, here or by a
 colleague, is taken from the cache, and the figures of finished runs are kept, so a killed command resumes.
 """
 
@@ -21,8 +21,9 @@ from flows.champions.measurement import values
 from flows.champions.parts import Parts, documents_of, has_own_index, parts_of, with_its_index
 from flows.evaluating.evaluate import AS_IT_IS, untrained_rounds
 from flows.measuring import timing
-from flows.parameters.sources import STANDS, Memory, describe, list_encoder
+from flows.parameters.sources import KEEP_SOURCE, Memory, describe, list_encoder
 from flows.pipeline import server
+from flows.process.problems import RunFailed
 from flows.process.processes import Processes, Stopped
 from flows.repository.lock import LOCK, Lock, corpus_of, read_lock, stages_in_graph
 from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree, remove_worktree, run_in, tree_place
@@ -61,14 +62,6 @@ Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
 
 class Refused(UserError):
     """A run refused what it was given: parameters that its code does not know, or data that is lost."""
-
-
-class Failed(Exception):
-    """A run failed for another reason than a refusal."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -122,7 +115,7 @@ class Bench:
     def measured(self, configuration: Configuration, yardstick: Configuration, label: str) -> Measured:
         """Train `configuration`, and measure its model with the code, data, and settings of the `yardstick`.
 
-        `label` names it in the output. Raises Refused or Failed if a run does not succeed.
+        `label` names it in the output. Raises Refused or RunFailed if a run does not succeed.
         """
         if found := self.known(configuration, yardstick):
             return found
@@ -203,7 +196,7 @@ class Bench:
         env = {
             "PYTHONPATH": os.pathsep.join(filter(None, [FLOWS, os.environ.get("PYTHONPATH", "")])),
             "PYTHONSAFEPATH": "1",  # the flow is ours, not the tree's
-            STANDS: "1",
+            KEEP_SOURCE: "1",
             "PREFECT_HOME": str(server.HOME.absolute()),
         }
         last = ""
@@ -229,7 +222,7 @@ class Bench:
             problem = problems[-1] if problems else Problem("pipeline", last or f"{target}: its run ended with status {status}", status)
             if problem.status == USER_ERROR and problem.kind not in OF_MACHINE:
                 raise Refused(problem.message)
-            raise Failed(Problem(problem.kind, f"{label}: {problem.message}", status))
+            raise RunFailed(Problem(problem.kind, f"{label}: {problem.message}", status))
         return place
 
     def _on(self, yardstick: Configuration, configuration: Configuration, place: Path) -> Configuration:

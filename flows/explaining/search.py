@@ -5,8 +5,8 @@ transmission using noiseless feedback, 1963; Waeber, Frazier and Henderson, Bise
 noise that is plain bisection: log2(n) measurements. Near its end a noisy search measures a prefix again instead of trusting one figure.
 
 A standard error over queries leaves out what a training's seed adds to all queries alike. LEAST_NOISE stands for that; if the seeds' noise
-is larger, the search is too sure. In simulations of 16 batches (noise of 0.18 per query), of the answers at 0.95 or more 99.7 to 100 % were
-right when the seeds' standard deviation was 0 or a tenth of the drop, 98 % at a fifth, and 83 to 86 % at a third.
+is larger, the search is too sure. In simulations of 16 batches (noise of 0.18 per query), of the answers at 0.95 or more 99.7 to 100% were
+right when the seeds' standard deviation was 0 or a tenth of the drop, 98% at a fifth, and 83 to 86% at a third.
 """
 
 import math

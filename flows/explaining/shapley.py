@@ -16,6 +16,7 @@ from fractions import Fraction
 
 EXACT = 6  # factors at most: 2^6 coalitions
 ORDERS = 20  # sampled if there are more factors
+SEED = 0  # of the sampled orders
 
 Group = frozenset[str]  # factors that change together
 Coalition = frozenset[str]  # the factors that are new
@@ -30,16 +31,16 @@ class Share:
     sampling: float = 0.0
 
 
-def needed_coalitions(groups: Sequence[Group], seed: int = 0) -> list[Coalition]:
+def needed_coalitions(groups: Sequence[Group]) -> list[Coalition]:
     """The coalitions whose values `shares` needs, each once, the empty one first and the full one last."""
     if len(groups) <= EXACT:
         coalitions = (_joined(chosen) for size in range(len(groups) + 1) for chosen in itertools.combinations(groups, size))
     else:
-        coalitions = (_joined(order[:size]) for order in orders(groups, seed) for size in range(len(groups) + 1))
+        coalitions = (_joined(order[:size]) for order in orders(groups) for size in range(len(groups) + 1))
     return sorted(dict.fromkeys(coalitions), key=len)
 
 
-def shares(groups: Sequence[Group], value: Value, seed: int = 0) -> dict[Group, Share]:
+def shares(groups: Sequence[Group], value: Value) -> dict[Group, Share]:
     """Each group's Shapley value, exactly for up to EXACT groups.
 
     For more, it is estimated by the mean over ORDERS random orders of what a group adds to those before it (Castro, Gomez and Tejada,
@@ -48,16 +49,16 @@ def shares(groups: Sequence[Group], value: Value, seed: int = 0) -> dict[Group, 
     if len(groups) <= EXACT:
         return {group: Share(_exact(group, groups, value)) for group in groups}
     gains: dict[Group, list[Fraction]] = {group: [] for group in groups}
-    for order in orders(groups, seed):
+    for order in orders(groups):
         for place, group in enumerate(order):
             before = _joined(order[:place])
             gains[group].append(value(before | group) - value(before))
     return {group: Share(sum(found, Fraction()) / len(found), _standard_error(found)) for group, found in gains.items()}
 
 
-def orders(groups: Sequence[Group], seed: int) -> list[list[Group]]:
-    """ORDERS random orders, the same ones for the same seed."""
-    draw = random.Random(seed)
+def orders(groups: Sequence[Group]) -> list[list[Group]]:
+    """ORDERS random orders, always the same ones."""
+    draw = random.Random(SEED)
     return [draw.sample(groups, len(groups)) for _ in range(ORDERS)]
 
 

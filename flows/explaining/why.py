@@ -11,12 +11,12 @@ from pathlib import Path
 from flows.explaining import costs, shapley
 from flows.explaining.data import Inbox
 from flows.explaining.plan import Plan, make_plan
-from flows.explaining.runs import Bench, Failed, Refused, refuse_unmeasured, training
+from flows.explaining.runs import Bench, Refused, refuse_unmeasured, training
 from flows.explaining.shapley import Coalition, Group
 from flows.explaining.sides import read_side, refuse_made_dev
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from tasks.core.errors import UserError, printable
 from tasks.core.plurals import counted
@@ -89,7 +89,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
             explained = work.explain()
             if as_json:  # otherwise they have been said
                 explained = replace(explained, notes=(*side_notes, *explained.notes))
-        except Failed as failed:
+        except RunFailed as failed:
             print_problems([failed.problem])
             return 1
         bench.close()
@@ -187,7 +187,7 @@ class Work:
         merged = next(group for group in self.groups if group not in former)
         names = [self.name(group) for group in former if group < merged]
         reason = next(iter(refused.values()))
-        note = f"{' of one side with '.join(names)} of the other: {reason}; the two count as one factor"
+        note = f"{' of one side cannot be combined with '.join(names)} of the other: {reason}; they count as one factor"
         self.notes.append(note)
         self.say(note)
 
@@ -239,7 +239,7 @@ def split(
     all_names = frozenset[str]().union(*groups)
     seed_part = values[all_names, 0] - values[frozenset(), 0] - total
     if seeds > 1:
-        rows.append(Row("seed", float(seed_part), None, None, 0.0, (f"the seeds as they are, against the mean of {len(fresh)} others",)))
+        rows.append(Row("seed", float(seed_part), None, None, 0.0, (f"the original seeds, against the mean of {len(fresh)} new ones",)))
     return tuple(rows)
 
 
@@ -258,7 +258,7 @@ def half_width(values: Sequence[Fraction]) -> float | None:
 def text(explained: Explained) -> str:
     """The table: what each factor contributes, and the total."""
     sampled = any(row.sampling for row in explained.rows)
-    interval = f"{100 * LEVEL:.0f} % interval"
+    interval = f"{100 * LEVEL:.0f}% interval"
     header = ["factor", "contribution", interval, *(["sampling error"] if sampled else []), "what differs"]
     rows = []
     for row in explained.rows:

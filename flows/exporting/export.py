@@ -15,7 +15,7 @@ from flows.exporting.settings import Export
 from flows.process import locks
 from flows.process.processes import Processes, environment
 from tasks.core.errors import printable, redacted
-from tasks.core.files import write_json
+from tasks.core.files import read_mapping, write_json
 
 FOLDER = Path(".retemper/export")
 DONE = FOLDER / "done.json"  # by target, the digest of the last export: a run that changes nothing exports nothing
@@ -55,7 +55,7 @@ def export(project: Path, settings: Export, record: Record | None, *, warn: Call
 
 def _export(project: Path, settings: Export, record: Record, *, warn: Callable[[str], None]) -> list[str]:
     wanted = {name: f"{record.digest} {target.model_dump_json()}" for name, target in settings.targets.items()}
-    done = _read(project / DONE)
+    done = read_mapping(project / DONE)
     due = [name for name in wanted if done.get(name) != wanted[name]]
     if not due:
         return []
@@ -95,14 +95,6 @@ def _problem(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     messages = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)]
     return redacted(printable(messages[-1])) if messages else f"its process ended unexpectedly (log: {FOLDER / log.name})"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        return value if isinstance(value, dict) else {}
-    except (OSError, ValueError):
-        return {}
 
 
 def main(arguments: list[str]) -> int:

@@ -204,7 +204,7 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
     if not all(shown) or len(set(shown)) < len(shown):
         raise ValueError("found an empty id, or the same id twice, in shown, expected distinct ids")
     if has_half_character("".join((text, *shown))):
-        raise ValueError("found half a character (a lone surrogate, \\ud800 to \\udfff) in query or shown")
+        raise ValueError("found an unpaired surrogate (\\ud800 to \\udfff) in query or shown, expected valid Unicode text")
     ranks = _ranks(record, shown)
     log.show(text, shown)
     log.click(text, shown, ranks)

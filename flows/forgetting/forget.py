@@ -7,7 +7,6 @@ written down before any of it is removed (FOUND): a corpus that is half removed 
 import os
 import re
 import shlex
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -47,7 +46,7 @@ from flows.storage.small_files import Place
 from flows.team import exposure, gc
 from flows.team.sync import reason
 from tasks.core.errors import DiskError, UserError
-from tasks.core.files import write_text
+from tasks.core.files import delete, write_text
 from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
 
@@ -266,7 +265,7 @@ def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:
 def remove(plan: Plan, store: Store, root: Path) -> None:
     """Remove what the plan names, corpora last."""
     for path in plan.folders:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        delete(path)
     for path in plan.files:
         path.unlink(missing_ok=True)
     for place, oids in places_of(plan, store, root):

@@ -191,15 +191,15 @@ class Inbox:
         return [verdicts[path] for path in paths]
 
     def still_accepted(self, paths: Sequence[Path]) -> dict[Path, Batch]:
-        """The batches whose acceptance is still valid: batch and source are unchanged, and they were accepted by the present rules.
+        """The batches whose acceptance is still valid: batch and source are unchanged, and they were accepted by the current rules.
 
         None, if a batch of the last merge is not among them: others may need it. Batches accepted by other rules are named in a line.
         """
         beside, rules = self.source_stamp(), self.rules()
         accepted = {path: batch for path in paths if (batch := self.verdict(path)) and (batch.state, batch.beside) == ("accepted", beside)}
         if outdated := [path.name for path, batch in accepted.items() if batch.rules != rules]:
-            why = "by hand, by another version, or by other rules of prepare"
-            self.say(f"accepted {why}, so checked again against the present rules: {', '.join(outdated)}")
+            why = "manually, by another version, or under other rules of prepare"
+            self.say(f"accepted {why}; checking again under the current rules: {', '.join(outdated)}")
             accepted = {path: batch for path, batch in accepted.items() if batch.rules == rules}
         return accepted if {*_last_merged()} <= {path.name for path in accepted} else {}
 

@@ -31,7 +31,7 @@ def refuse(project: Path, now: Champion, max_loss: float, *, warn: Callable[[str
         former = counts.get(kind, 0)
         if former - count > max_loss * former:
             raise UserError(
-                f"data set: found {count:,} {kind}, champion/{now.number} had {former:,}; expected at least {100 - 100 * max_loss:g} % of "
+                f"data set: found {count:,} {kind}, champion/{now.number} had {former:,}; expected at least {100 - 100 * max_loss:g}% of "
                 f"them (intake.shrink of {FILE}); put back what is missing, or raise intake.shrink (null: any loss)"
             )
 

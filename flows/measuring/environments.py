@@ -14,6 +14,7 @@ from typing import Any, get_args
 from flows.measuring.timing import LOG, read
 from flows.repository.lock import Lock, entry_digest
 from flows.storage import makings
+from tasks.core.files import read_mapping
 from tasks.core.params.sections import FROZEN
 from tasks.core.stage.entry import RECORD, SECONDS
 from tasks.params import Parameters
@@ -24,43 +25,39 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss
 SECTIONS = {"train": "rounds", "reranker": "rerankers", "retrieve_adore": "retrieve"}  # of params.yaml, by stage, if their names differ
 
 
-def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
+def begin(stage: str) -> dict[str, str]:
     """Environment variables that tell a starting stage where to record its environment and cost. Earlier records are removed."""
-    notes = {RECORD: folder / f"{stage}.json", SECONDS: folder / f"{stage}.seconds"}
+    notes = {RECORD: FOLDER / f"{stage}.json", SECONDS: FOLDER / f"{stage}.seconds"}
     for note in notes.values():
         note.unlink(missing_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     return {name: str(note.absolute()) for name, note in notes.items()}
 
 
-def cost(stage: str, folder: Path = FOLDER) -> dict[str, float]:
+def cost(stage: str) -> dict[str, float]:
     """The cost of a finished stage, as it recorded it: seconds of its own work, peak_mib, and more; empty without a record."""
     try:
-        recorded = json.loads((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
+        recorded = json.loads((FOLDER / f"{stage}.seconds").read_text(encoding="utf-8"))
         return {str(name): float(value) for name, value in recorded.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
 
-def read_environment(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
+def read_environment(stage: str) -> dict[str, Any]:
     """The environment that a finished stage ran with."""
-    try:
-        recorded = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        recorded = {}  # a stage without tensors
-    recorded = recorded if isinstance(recorded, dict) else {}
+    recorded = read_mapping(FOLDER / f"{stage}.json")  # a stage without tensors has none
     if configured := precision(stage):
         recorded["arithmetic"] = "bf16" if configured == "bf16" and recorded.get("bf16") == "native" else "fp32"
     return {**recorded, "processor": _processor(), "python": platform.python_version(), **_versions()}
 
 
-def precision(stage: str, params: Path = FROZEN) -> str:
+def precision(stage: str) -> str:
     """The precision that the frozen parameters, or their defaults, set for a stage; empty for a stage that has none."""
     kind, _, name = stage.partition("@")
     section = SECTIONS.get(kind, kind)
     try:
         annotation = Parameters.model_fields[section].annotation
-        entries: Any = json.loads(params.read_text(encoding="utf-8"))[section]
+        entries: Any = json.loads(FROZEN.read_text(encoding="utf-8"))[section]
         arguments = get_args(annotation)  # of a dict of entries
         record: Any = arguments[-1] if arguments else annotation
         return str(((entries[name] if arguments else entries) or {}).get("precision", record.model_fields["precision"].default))

@@ -157,9 +157,9 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
     return made
 
 
-def measured(lock: Lock, log: Path = LOG) -> dict[str, Measured]:
-    """The times of dvc.lock's present entries, by stage; stages that did not run here are absent."""
-    made = fold(read(log))
+def measured(lock: Lock) -> dict[str, Measured]:
+    """The times of dvc.lock's current entries, by stage; stages that did not run here are absent."""
+    made = fold(read())
     times = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
     return {stage: duration for stage, duration in times.items() if duration}
 

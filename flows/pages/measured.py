@@ -129,7 +129,7 @@ def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str
     best = str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
     evaluations = [name for name in graph.stages if name.startswith("evaluate")]
     last = next((name for name in evaluations if best in (name.partition("@")[2], name.removeprefix("evaluate_"))), "")
-    upstream = ancestors(graph, last) if last else set()
+    upstream = graph.upstream_of([last]).stages if last else {}
     known = [took[name].seconds for name in upstream if name in took]
     parts = []
     if known:
@@ -140,17 +140,6 @@ def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str
         if cost_line := ", ".join(f"{row[key]:.2f} ms {label}" for label, key in figures.items() if key in row):
             parts.append(f"{cost_line}.")
     return " ".join(parts)
-
-
-def ancestors(graph: Graph, stage: str) -> set[str]:
-    """The stage, and all stages that it depends on."""
-    found, waiting = set[str](), [stage]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += graph.stages[name].upstream
-    return found
 
 
 def race_section(race: quality.Race, metric: str) -> Section:

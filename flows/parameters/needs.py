@@ -23,6 +23,8 @@ FIELDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 ASKED = ("study.", "analyses.")
 SECTIONS = ("encoders", "mine", *FIELDS)
+# Emptied by a run of given encoders (an evaluation, a preview, a retraining from a champion) before it sets entries of its own.
+EMPTIED = tuple(section for section in SECTIONS if section not in ("encoders", "rounds"))
 
 Needs = Mapping[str, list[str]]
 

@@ -26,7 +26,7 @@ SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
 NAMED = ("encoders", "rerankers")  # sections whose entries have a source each
 SLOW_BYTES = 1 << 30  # reading more than this is reported
-STANDS = "RETEMPER_SOURCE_STANDS"  # environment variable: do not update data/source.json (when reproducing a revision)
+KEEP_SOURCE = "RETEMPER_SOURCE_STANDS"  # environment: do not update data/source.json; the code of older revisions reads this name too
 
 
 class Elsewhere(Unavailable):
@@ -69,14 +69,14 @@ def write_source(
     memory: Path = MEMORY,
     *,
     warn: Callable[[str], None] | None = None,
-    stands: bool = False,
+    keep: bool = False,
 ) -> None:
     """Bring `source` up to date with the sources that `params` names; write it only if its content changes.
 
     An unavailable source keeps its last entry, of `source` or else of `memory`; a stage that needs it will report the problem. The entry
-    of a data set leaves out the records on the present list of forgotten ones. Raises UserError if a source was never seen, or exists but
+    of a data set leaves out the records on the current list of forgotten ones. Raises UserError if a source was never seen, or exists but
     is invalid; articles then get an entry without digest instead, because usually no pre-training needs them. A Hugging Face id that was
-    never seen is downloaded, so that everyone knows it by its content. `stands`: keep the entries of the named sources, whatever the
+    never seen is downloaded, so that everyone knows it by its content. `keep`: keep the entries of the named sources, whatever the
     sources contain now.
     """
     remembered = _read_memory(memory)
@@ -85,7 +85,7 @@ def write_source(
     remembered.entries |= {f"{kind} {entry['source']}": entry for kind, entry in before.items() if entry.get("digest")}
     after: dict[str, Any] = {}
     for kind, (name, listing) in _kinds(read_yaml(params)).items():
-        if stands and before.get(kind, {}).get("source") == name:
+        if keep and before.get(kind, {}).get("source") == name:
             after[kind] = before[kind]
             continue
         try:
@@ -115,12 +115,12 @@ def write_source(
         write_json(source, _nested(after))
 
 
-def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
+def dataset_entry(key: str, name: str, *, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
     """The entry of a data set that is not in `source`: extra.NAME of params.yaml (`key`).
 
     If it is unavailable, its last entry counts, as in `write_source`. Raises UserError if it was never seen, or exists but is invalid.
     """
-    remembered = _read_memory(memory)
+    remembered = _read_memory(MEMORY)
     try:
         entry = describe(name, list_dataset(name), remembered)
     except (UserError, OSError) as error:
@@ -131,16 +131,16 @@ def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[
         entry, description = _last_known(last_entry, is_dataset=True)
         (warn or _warn)(f"params.yaml: {key}.source: {error}; continuing with {description}")
     remembered.entries[f"{key} {name}"] = entry
-    _write_memory(memory, remembered)
+    _write_memory(MEMORY, remembered)
     return entry
 
 
-def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, *, memory: Path = MEMORY) -> dict[str, Any]:
+def watch(kinds: Iterable[str]) -> dict[str, Any]:
     """The record for a stage that reads these sources (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
 
-    `problem` names a source that no longer matches `source`; it is empty if all match or are unavailable.
+    `problem` names a source that no longer matches data/source.json; it is empty if all match or are unavailable.
     """
-    recorded, remembered, listings = _flat(_read(source)), _read_memory(memory), _kinds(read_parameters(params))
+    recorded, remembered, listings = _flat(_read(SOURCE)), _read_memory(MEMORY), _kinds(read_parameters(FROZEN))
     files: dict[str, list[int]] = {}
     for kind in kinds:
         name, listing = listings[kind]
@@ -152,9 +152,11 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, *,
         expected = recorded.get(kind, {}).get("digest", "")
         if digest != expected:
             remedy = (
-                "restore the former one, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
+                "restore the former one, or share a cache or remote that has this stage's outs"
+                if KEEP_SOURCE in os.environ
+                else "run again"
             )
-            found = f"found sha256 {digest[:10]}, expected {expected[:10]} of {source}"
+            found = f"found sha256 {digest[:10]}, expected {expected[:10]} of {SOURCE}"
             change = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
             return {"problem": f"{_key(kind)} {name}: {change}: {found}; {remedy}", "files": {}}
         files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}

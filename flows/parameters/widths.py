@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.parameters.checks import PARAMS
 from flows.parameters.needs import entries
-from flows.parameters.sources import STANDS
+from flows.parameters.sources import KEEP_SOURCE
 from tasks.core.errors import UserError
 from tasks.core.models.folder import ROUTER, read_shape
 from tasks.core.models.layers import last_width
@@ -47,7 +47,7 @@ def refuse_unfit(stages: Collection[str]) -> None:
     for key, factory, name in _indexes(stages, sections):
         if factory != "Flat":
             indexed.setdefault((key, factory), []).append(name)
-    if STANDS in os.environ or not (narrowed or indexed):
+    if KEEP_SOURCE in os.environ or not (narrowed or indexed):
         return
     parameters = validate(Parameters, sections, str(PARAMS))
     for name in narrowed:

@@ -160,12 +160,12 @@ def total_line(costs: Iterable[Forecast]) -> str:
     return f"total: at most about {clock(sum(seconds))}, one stage at a time{disk}{unknown_part}"
 
 
-def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> None:
+def refuse_small_disk(stages: Sequence[str]) -> None:
     """Raise DiskError if the new files of `stages`, as far as they are estimated, do not fit on the disks of the project and its cache.
 
     New files go to the cache; if data/ holds copies instead of links, its growth counts too. Files without an estimate count as nothing.
     """
-    project, cache = project or Path.cwd(), cache_folder()
+    project, cache = Path.cwd(), cache_folder()
     try:
         costs = [cost for cost in forecasts(stages, cache, by_kind=False) if cost.bytes is not None]
         lock = read_lock()

@@ -94,12 +94,12 @@ def _without_cached(status: dict[str, list[Any]], lock: Lock) -> dict[str, list[
 def check_parameters() -> None:
     """Check that the parameters and runtime.yaml are valid, and bring data/source.json up to date."""
     from flows.parameters.checks import check_file
-    from flows.parameters.sources import STANDS, write_source
+    from flows.parameters.sources import KEEP_SOURCE, write_source
     from flows.repository.worktree import SECOND
 
     check_file(compared=SECOND not in os.environ)
     read_runtime()
-    write_source(stands=STANDS in os.environ)
+    write_source(keep=KEEP_SOURCE in os.environ)
 
 
 def _restore_lock() -> str:

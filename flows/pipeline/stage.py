@@ -212,7 +212,7 @@ def _problem(name: str, transcript: Transcript, status: int, *, log: Path) -> Pr
         return Problem("stage", f"{name}: failed with status {transcript.exited}{killed}; its log: {log}", 1, where=name)
     if fault_line := next((line for line in transcript.errors if parse_disk_fault(line)[0]), ""):
         return DiskError(
-            f"{name}: {fault_line}; nothing half-written was kept, {parse_disk_fault(fault_line)[1]} and run again", where=name
+            f"{name}: {fault_line}; no partial output was kept, {parse_disk_fault(fault_line)[1]} and run again", where=name
         ).problem
     reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
     return Problem("stage", f"{name}: {reason}; its log: {log}", 1, where=name)

@@ -12,16 +12,17 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.evaluating.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, absolute_encoder, second_run
+from flows.evaluating.evaluate import AS_IT_IS, Plan, absolute_encoder, second_run
 from flows.evaluating.extra_results import ExtraResults, legend, pairwise_tests
 from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
+from flows.parameters.needs import EMPTIED
 from flows.parameters.sources import source_keys
 from flows.pipeline import run as pipeline
 from flows.previewing.sample import LEAST, SHARES, Sample, draw
 from flows.process import locks
 from flows.process.display import Display, text_table
-from flows.process.problems import print_problems
+from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS, read_metrics
@@ -155,7 +156,7 @@ def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[s
     if chosen.trained:
         full_training = {"steps": steps, "train_queries": None, "train_share": 1.0}
         rounds[chosen.trained] = {key: value for key, value in rounds[chosen.trained].items() if key != "epochs"} | full_training
-    values = dict[str, Any]({section: {} for section in EMPTY}) | {
+    values = dict[str, Any]({section: {} for section in EMPTIED}) | {
         "dataset.source": f"parquet:{(FOLDER / 'data').resolve()}",
         "articles.source": "demo",
         "prepare.leaks": "drop",  # dev may be drawn from train queries, of which two may have the same text

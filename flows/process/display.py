@@ -23,7 +23,7 @@ RESUMED = (
 )
 _FIGURE = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 NUMBER = (
-    re.compile(  # 1,234.5, +0.01 to +0.02, 0.51 ± 0.02*, 0.51*+, 1.2e-05, 12 %, 3.5 s, 1m02s, 2h03m, 12 (full), or - where there is none
+    re.compile(  # 1,234.5, +0.01 to +0.02, 0.51 ± 0.02*, 0.51*+, 1.2e-05, 12%, 3.5 s, 1m02s, 2h03m, 12 (full), or - where there is none
         rf"-|\d+m\d\ds|\d+h\d\dm|{_FIGURE}(?: (?:to|±) {_FIGURE})?(?: \({_FIGURE} to {_FIGURE}\))?"
         r"(?: ?%| m?s| min| h| [KMGT]i?B)?(?: \(full\))?(?:[* ][-+ ]?)?"
     )

@@ -10,6 +10,14 @@ from tasks.core.errors import PROBLEM, Problem, printable, report
 ROOM = 1 << 16  # bytes reserved for the command, in case the disk fills up
 
 
+class RunFailed(Exception):
+    """A run in a second tree failed; `problem` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
 class Problems:
     """The problems of a command. Start it with `environment`, and `take` them after it has ended."""
 

@@ -189,6 +189,17 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
                 signal.signal(number, handler)
 
 
+@contextmanager
+def handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within this context, the signals that ask us to end call `stop`; afterwards their former handlers are back. Main thread only."""
+    handlers = {number: signal.signal(number, stop) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def ending_signals() -> list[signal.Signals]:
     """The signals that ask us to end. SIGHUP (the terminal was closed) is one of them, unless it is ignored, as under nohup."""
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]

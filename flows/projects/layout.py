@@ -39,7 +39,7 @@ def code_source(place: str, scratch: Path) -> tuple[Path, str, str]:
 
     `place`: a URL or folder; empty: the source that this Retemper is installed from. If it is not local, it is fetched to `scratch`.
     """
-    record = None if place else read_record(CHECKOUT)
+    record = None if place else read_record()
     source = place or installed_source()
     if not place and record is None:
         return CHECKOUT, git("rev-parse", "HEAD", folder=CHECKOUT), source

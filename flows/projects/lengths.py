@@ -27,7 +27,7 @@ _HTML = re.compile(
 
 
 class Measured(NamedTuple):
-    """`most`: the number of tokens, including special ones, that 95 % of the documents do not exceed. `unknown`: the share of tokens
+    """`most`: the number of tokens, including special ones, that 95% of the documents do not exceed. `unknown`: the share of tokens
     unknown to the tokenizer. `titled` and `marked`: the shares of documents with a title and with HTML, of which `tag` is an example.
     """
 
@@ -63,7 +63,7 @@ def measure(documents: Path, encoder: Path | None, text: Text) -> Measured:
 
 
 def suggest_length(tokens: int) -> int:
-    """The number of tokens to read if 95 % of the documents have at most `tokens`: in steps of 32, from 64 to 256."""
+    """The number of tokens to read if 95% of the documents have at most `tokens`: in steps of 32, from 64 to 256."""
     return min(256, max(64, -(-tokens // 32) * 32))
 
 

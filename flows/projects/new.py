@@ -37,7 +37,7 @@ from flows.storage.cache import cache_folder
 from flows.storage.remote import WARNING
 from flows.team import remotes
 from tasks.core.errors import UserError
-from tasks.core.files import read_json
+from tasks.core.files import delete, read_json
 from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.params.sections import read_yaml
 from tasks.core.sources.datasets import local_path, parse_dataset, parse_encoder
@@ -54,7 +54,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to the questions. `length` is called with the tokens that 95 % of the documents do not exceed, and the suggestion.
+    """The answers to the questions. `length` is called with the tokens that 95% of the documents do not exceed, and the suggestion.
 
     `sets`: further edits of params.yaml; `code`: a source of Retemper in place of the installed one; `like`: a finished project whose
     times are scaled.
@@ -115,7 +115,8 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
             with chdir(folder):
                 tell(remotes.share(_from(folder.parent, wanted.share.removeprefix(CACHE))))
     except BaseException:
-        _remove([folder / name for name in names])
+        for name in names:
+            delete(folder / name)
         if is_new:
             with suppress(OSError):  # the user's own files are in it by now
                 folder.rmdir()
@@ -156,16 +157,9 @@ def _move(project: Path, folder: Path) -> None:
             moved.append(folder / path.name)
             shutil.move(path, moved[-1])
     except BaseException:
-        _remove(moved)
+        for path in moved:
+            delete(path)
         raise
-
-
-def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _set_parameters(project: Path, folder: Path, wanted: Answers) -> None:
@@ -238,7 +232,7 @@ def _check_data(
 
 
 def _stages() -> list[str]:
-    """The stages of a run with the present parameters."""
+    """The stages of a run with the current parameters."""
     with dvc_errors(), repository() as repo:
         graph = read_graph(repo)
         return list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)
@@ -251,20 +245,20 @@ def _length(wanted: Answers, tell: Tell, warn: Tell) -> int:
     measured = measure(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
     length_95 = measured.most
     if measured.unknown >= FOREIGN:
-        share = f"{100 * measured.unknown:.0f} % of the documents' tokens"
+        share = f"{100 * measured.unknown:.0f}% of the documents' tokens"
         warn(f"encoder {source}: {share} are unknown; choose one for their language (encoder.source)")
     if measured.titled and not parameters.text.titles and wanted.queries != "pseudo":  # which makes queries of titles
         tell(
-            f"{100 * measured.titled:.0f} % of the documents have a title, which is not read; text.titles=true puts it before the text, as "
+            f"{100 * measured.titled:.0f}% of the documents have a title, which is not read; text.titles=true puts it before the text, as "
             "BEIR's and Tevatron's readers do"
         )
     if measured.marked >= MARKED:
-        share = f"{100 * measured.marked:.0f} % of the documents"
+        share = f"{100 * measured.marked:.0f}% of the documents"
         tell(f"{share} have HTML, such as {measured.tag[:40]}, which is read as text; remove it at the source")
     answer = wanted.length(length_95, suggest_length(length_95))
     length = suggest_length(length_95) if answer == AUTO else int(answer)
     if length < length_95:
-        tell(f"{length} tokens of each document are read (95 % have at most {length_95:,}); tokenize.passages=N reads N times as many")
+        tell(f"{length} tokens of each document are read (95% have at most {length_95:,}); tokenize.passages=N reads N times as many")
     return length
 
 

@@ -54,9 +54,9 @@ def parse_record(text: str | None) -> Record | None:
         raise UserError(f"{RECORD}: invalid ({error}), expected source, version, and commit; restore it: git checkout {RECORD}") from None
 
 
-def read_record(folder: Path = Path()) -> Record | None:
-    """The record of the project in `folder`."""
-    path = folder / RECORD
+def read_record() -> Record | None:
+    """The record of the project that this code is in; None if it is in a checkout of Retemper itself."""
+    path = CHECKOUT / RECORD
     return parse_record(path.read_text(encoding="utf-8") if path.is_file() else None)
 
 
@@ -77,7 +77,7 @@ def installed_source() -> str:
 
     Raises UserError if it is not installed from a checkout.
     """
-    if record := read_record(CHECKOUT):
+    if record := read_record():
         return record.source
     if not all((CHECKOUT / name).exists() for name in MARKS) or not (CHECKOUT / ".git").exists():
         raise UserError(f"{CHECKOUT}: found no git checkout of Retemper there, expected one that it is installed from; name a source")

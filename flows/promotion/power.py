@@ -44,7 +44,7 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
         f"an equal model with {promotion_chance(0.0):.1%}, "
         f"a loss of {max(rule.margin, GAIN / 2):g} with {promotion_chance(-max(rule.margin, GAIN / 2)):.1%}"
     )
-    return f"{line}; {needed_text} needed to promote that gain with a chance of {WANTED:.0%}".replace("%", " %")
+    return f"{line}; {needed_text} needed to promote that gain with a chance of {WANTED:.0%}"
 
 
 def pass_chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1, uneven: float = 1.0) -> float:

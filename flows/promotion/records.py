@@ -47,7 +47,7 @@ class Veto:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Means over the same `queries`, their difference (new - old), and the bound that decided, all against the present champion.
+    """Means over the same `queries`, their difference (new - old), and the bound that decided, all against the current champion.
 
     `spread`: standard deviation of the differences, one value for each of the `groups` of queries that share a relevant document. `most`:
     the most queries that a group counts as in a bet. `level`: alpha of this comparison. guaranteed: `queries` of the `dev` ones confirm;
@@ -76,9 +76,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict is based on. `new`: the new model's values of the measure by dev query; `old`: each champion's, the present one first.
+    """What a verdict is based on. `new`: the new model's values of the measure by dev query; `old`: each champion's, the current one first.
 
-    `fresh`: queries that were not in dev yet when the present champion was crowned. `slices`: groups of queries, by name. `looks`: how
+    `fresh`: queries that were not in dev yet when the current champion was crowned. `slices`: groups of queries, by name. `looks`: how
     many systems the candidate may have been chosen from with the help of the queries that confirm; 1 if they did not help. `groups`: by
     query, its group of queries that share a relevant document (tasks.core.statistics.clusters); a query without an entry is its own group.
     """

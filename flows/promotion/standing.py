@@ -9,7 +9,7 @@ from tasks.core.errors import UserError
 
 
 def standing(champions: Sequence[Champion], measure: str, anchor: int | None = None) -> list[Champion]:
-    """The present champion, then each earlier one of its chain that no later one was shown to beat by `measure`, and the anchor likewise.
+    """The current champion, then each earlier one of its chain that no later one was shown to beat by `measure`, and the anchor likewise.
 
     A chain begins with the first champion, with one that a person set or went back to, and with one promoted by another measure or by a
     rule without a guarantee. The anchor is the first champion, or the one with the number `anchor`; it outlives chains. Raises UserError if

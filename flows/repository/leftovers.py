@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from tasks.core.files import partial_path, write_json
+from tasks.core.files import delete, partial_path, write_json
 from tasks.core.params.sections import read_yaml
 
 RECORDS = Path(".retemper")
@@ -18,16 +17,16 @@ OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # temporary files of DVC, which a kill
 PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{30}(\.dir)?\.partial|\.([0-9a-f]{32}){1,2}\.partial")
 
 
-def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, *, lock: Path = LOCK) -> list[Path]:
+def remove(outs: Iterable[Path], warn: Callable[[str], None]) -> list[Path]:
     """Delete former outs that are not among `outs`; return what was deleted.
 
     Only folders that hold outs side by side are searched (`data/metrics`, not `data` itself). A file that was never an
-    out, as far as dvc.lock and `memory` know, is the user's, so it only gets a warning.
+    out, as far as dvc.lock and the record of earlier runs know, is the user's, so it only gets a warning.
     """
     root = Path.cwd()
     current = {_relative(out, root) for out in outs}
-    remembered = _remembered(memory)
-    locked = cache(lambda: _locked(lock))  # slow to read, and rarely needed
+    remembered = _remembered()
+    locked = cache(_locked)  # slow to read, and rarely needed
     deleted = []
     for folder in sorted({out.parent for out in current if len(out.parent.parts) > 1}):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -35,12 +34,12 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
             if path.name == ".gitignore" or any(known.is_relative_to(out) or out.is_relative_to(known) for known in current):
                 continue
             if not OF_DVC.fullmatch(path.name) and out not in remembered and out not in locked():
-                warn(f"{path}: no stage makes it, but it is read as if one did; move it away")
+                warn(f"{path}: no stage produced it, but stages would read it as an output; move it elsewhere")
                 continue
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            delete(path)
             deleted.append(path)
     if current - remembered:
-        write_json(memory, sorted(str(out) for out in current | remembered))
+        write_json(MEMORY, sorted(str(out) for out in current | remembered))
     return deleted
 
 
@@ -51,8 +50,7 @@ def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
     """
     places = {RECORDS, *([cache] if cache.resolve().is_relative_to(Path.cwd().resolve()) else [])}
     for out in outs:
-        partial = partial_path(out)
-        shutil.rmtree(partial) if partial.is_dir() else partial.unlink(missing_ok=True)
+        delete(partial_path(out))
         places.add(out.parent)
     temporary = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
     for path in [*temporary, *RECORDS.glob(".*.partial"), *RECORDS.glob("bin/.*.partial"), partial_path(LOCK)]:
@@ -66,15 +64,15 @@ def unfinished_copies(cache: Path) -> list[Path]:
     return sorted(path for path in found if OF_DVC.fullmatch(path.name) or PARTIAL.fullmatch(path.name))
 
 
-def _remembered(memory: Path) -> set[Path]:
+def _remembered() -> set[Path]:
     try:
-        return {Path(name) for name in json.loads(memory.read_text(encoding="utf-8"))}
+        return {Path(name) for name in json.loads(MEMORY.read_text(encoding="utf-8"))}
     except (FileNotFoundError, ValueError):
         return set()
 
 
-def _locked(lock: Path) -> set[Path]:
-    stages = read_yaml(lock).get("stages", {}) if lock.exists() else {}
+def _locked() -> set[Path]:
+    stages = read_yaml(LOCK).get("stages", {}) if LOCK.exists() else {}
     return {Path(out["path"]) for stage in stages.values() for out in stage.get("outs", [])}
 
 

@@ -35,12 +35,12 @@ def out_makers(lock: Lock) -> dict[str, str]:
     return {str(out["path"]): stage for stage, entry in lock.items() for out in entry.get("outs") or []}
 
 
-def commit_of(revision: str, folder: Path | None = None) -> str:
+def commit_of(revision: str) -> str:
     """The full id of the commit of a revision, or of an experiment by its bare name. UserError if git has no such revision."""
-    commit = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)
+    commit = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
     if not commit:
-        experiments = [ref for ref in references(folder) if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
-        commit = git("rev-parse", f"{experiments[-1]}^{{commit}}", folder=folder) if experiments else ""
+        experiments = [ref for ref in references() if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
+        commit = git("rev-parse", f"{experiments[-1]}^{{commit}}") if experiments else ""
     if not commit:
         raise UserError(f"revision {revision}: not found in git, expected a commit, branch, tag or experiment; try git fetch")
     return commit
@@ -199,8 +199,7 @@ def worktrees(folder: Path | None = None, *, all_known: bool = False) -> list[Pa
     return [tree for tree in trees if (tree / ".dvc").is_dir()]
 
 
-def is_committed(commit: str, path: str, folder: Path | None = None) -> bool:
+def is_committed(commit: str, path: str) -> bool:
     """Whether a file in the working tree equals the one in `commit`."""
-    text = read_blob(commit, path, folder)
-    file = (folder or Path()) / path
+    text, file = read_blob(commit, path), Path(path)
     return text is not None and file.exists() and file.read_bytes() == text.encode()

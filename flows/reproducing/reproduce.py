@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.measuring import environments, timing
-from flows.parameters.sources import STANDS
+from flows.parameters.sources import KEEP_SOURCE
 from flows.pipeline import server
 from flows.process.display import Display, text_table
 from flows.process.problems import print_problems
@@ -76,7 +76,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
                 _forget_remote(project)
                 (project / LOCK).unlink()  # its later entries were made here
             command = (python, *run[1:]) if run is RUN else run
-            env = {STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
+            env = {KEEP_SOURCE: "1", "PREFECT_HOME": str(server.HOME.absolute())}
             status, problems = run_in(project, command, processes, show=display.line, env=env)
             reason = "; ".join(problem.message for problem in problems) or "its output is above"
             if status == USER_ERROR:
@@ -146,7 +146,7 @@ def mark_close(
         if result.startswith("different: ") and new_digest != "not" and elsewhere & set(ancestors(wanted, makers[path])):
             largest = _largest_distance(path, (digest, new_digest), caches)
             if largest is None:
-                result = "close: other bits, like its inputs; nothing in it is measured"
+                result = "close: different bits, as in its inputs; it has no values that can be compared"
             else:
                 word = "close" if largest <= tolerance else "different"
                 result = f"{word}: measured {largest:.2g} apart, tolerance {tolerance:g}{'' if word == 'close' else f'; {new_digest}'}"

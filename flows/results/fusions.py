@@ -53,9 +53,9 @@ def fusion_parts(name: str, sections: Mapping[str, Any]) -> tuple[list[str], lis
     return list(dict.fromkeys(searched)), list(dict.fromkeys(fused))
 
 
-def record_of(name: str, sections: Mapping[str, Any], runs: Path = RUNS) -> Path:
+def record_of(name: str, sections: Mapping[str, Any]) -> Path:
     """The file with a fusion's weight (or k). UserError if it is missing, or was made with settings that differ from params.yaml."""
-    path = runs / name / "fusion.json"
+    path = RUNS / name / "fusion.json"
     if not path.exists():
         raise UserError(f"{path}: not found: fuse.{name} has not run yet; run retemper run")
     record, entry = read_json(path), fusions(sections)[name]

@@ -60,7 +60,7 @@ class Decision:
 
 
 def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule: Promotion) -> Candidate:
-    """The best model of the run that has just ended, chosen as `rule` says; `now` is the present champion."""
+    """The best model of the run that has just ended, chosen as `rule` says; `now` is the current champion."""
     sections = read_yaml(Path("params.yaml"))
     all_metrics = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     eligible = planned.eligible(all_metrics)

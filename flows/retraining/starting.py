@@ -10,6 +10,7 @@ from typing import Any
 
 from flows.champions.parts import DOCUMENTS, INDEXED, Parts, documents_of, has_own_index, with_its_index
 from flows.parameters.checks import GIVEN_NEGATIVES, systems
+from flows.parameters.needs import EMPTIED
 from flows.results.fusions import BM25, fusion_parts, fusions
 from flows.retraining.modes import Mode, Retrain
 from tasks.core.errors import UserError
@@ -18,7 +19,6 @@ Sections = Mapping[str, Any]
 
 WEIGHTS = "from_champion"  # name of the champion's encoder in `encoders`
 AS_IT_IS = {"negatives": "none", "steps": 0}  # a round that trains nothing
-EMPTY = ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study", "analyses")
 OWN = ("text", "tokenize", "encode")  # sections under which the champion's document vectors were made
 TIED = ("negatives", "steps", "train_queries", "optimizer_from", "schedule_steps", "projector")  # keys of a round that depend on its start
 STARTED = ("steps", *INDEXED)  # keys of an entry of adore, likewise
@@ -93,7 +93,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
 
     `sources`: the folder of each of the champion's encoders, by model.
     """
-    sections: dict[str, Any] = {section: {} for section in EMPTY}
+    sections: dict[str, Any] = {section: {} for section in EMPTIED}
     sections["failures"] = {key: value for key, value in (start.recipe.get("failures") or {}).items() if key not in ("model", "against")}
     weights = {part: WEIGHTS if not number else f"{WEIGHTS}_{number + 1}" for number, part in enumerate(sources)}
     sections["encoders"] = {weights[part]: {"source": source} for part, source in sources.items()}

@@ -9,7 +9,6 @@ import hashlib
 import inspect
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -25,7 +24,7 @@ from typing import Any
 from flows.champions import tree
 from flows.pipeline.server import Server, ServerUnavailable, is_configured, set_environment
 from flows.process import locks
-from flows.process.processes import Processes, ending_signals, environment
+from flows.process.processes import Processes, environment, handling
 from flows.repository.git import GitFailed, git
 from flows.retraining import notify
 from flows.retraining.settings import read_retraining
@@ -192,12 +191,8 @@ def _stopping() -> Iterator[threading.Event]:
         timer.start()
         raise Stop
 
-    handlers = {number: signal.signal(number, stop) for number in ending_signals()}
-    try:
+    with handling(stop):
         yield stopping
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def _exit(status: int) -> None:

@@ -26,7 +26,7 @@ IDS = ("ids.parquet", "owners.npy")
 
 
 def current(project: Path) -> Champion:
-    """The present champion. Raises UserError if there is none."""
+    """The current champion. Raises UserError if there is none."""
     champion_now = champion.current(project)
     if champion_now is None:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")

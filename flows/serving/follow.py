@@ -1,4 +1,4 @@
-"""Keep a folder of the present champion ready for a server, and point the server's link to it."""
+"""Keep a folder of the current champion ready for a server, and point the server's link to it."""
 
 import shutil
 import time
@@ -19,7 +19,7 @@ AGAIN_SECONDS = 60.0  # until a champion that could not be exported is tried aga
 
 
 class Follower:
-    """Exports of champions in `folder`: the present one, and the one before it, which a server may still be loading."""
+    """Exports of champions in `folder`: the current one, and the one before it, which a server may still be loading."""
 
     def __init__(self, project: Path, folder: Path, say: Callable[[str], None], *, fetch_seconds: float = 0) -> None:
         """`say` receives one line at a time. `fetch_seconds`: how often to ask the git remote for other machines' champions; 0: never."""
@@ -36,7 +36,7 @@ class Follower:
 
     @property
     def problem(self) -> Path:
-        """A file that says why the present champion is not served, or is unknown; absent if all is well."""
+        """A file that says why the current champion is not served, or is unknown; absent if all is well."""
         return self._folder / PROBLEM
 
     def begin(self, first: Champion) -> None:

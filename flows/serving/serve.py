@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.process.processes import ending_signals, environment
+from flows.process.processes import environment, handling
 from flows.serving.export import current, link
 from flows.serving.follow import Follower
 from tasks.core.errors import UserError
@@ -132,12 +132,8 @@ def _stopping(process: "subprocess.Popen[bytes]") -> Iterator[None]:
                 process.terminate()
             raise Stop
 
-    handlers = {number: signal.signal(number, stop) for number in ending_signals()}
-    try:
+    with handling(stop):
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:

@@ -98,8 +98,8 @@ def losses(trees: Iterable[Path], affected: Collection[tuple[str, str]], oids: C
         lost = [stage for stage, entry in lock.items() if any((path, oid) in affected and oid in oids for oid, path in outs(entry))]
         if lost:
             lines[tree] = (
-                f"project {tree} has the same text under the same id: results of {counted(len(lost), 'stages')} that its dvc.lock names go "
-                f"({_first_few(lost)}); its next run makes them again, with the record: forget it there, too"
+                f"project {tree} has the same text under the same id: this removes results of {counted(len(lost), 'stages')} in its "
+                f"dvc.lock ({_first_few(lost)}); its next run recomputes them with the record, so run retemper forget there, too"
             )
     return lines
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from flows.repository.git import git
 from flows.storage.small_files import Place, copy
-from tasks.core.files import write_text
+from tasks.core.files import read_mapping, write_text
 
 FOLDER = "made"  # in a cache or a remote
 OURS = (":!dvc.lock", ":!data/source.json")  # files that a run itself writes; parameters are in dvc.lock
 NAME = re.compile(r"[0-9a-f]{64}\.json")
+NEWEST = 2000  # records that a search without a digest reads, at most
 
 
 def record_path(cache: Path, digest: str) -> Path:
@@ -43,25 +44,18 @@ def save(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
 
 def read(cache: Path, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The records of these entries, by digest. Missing and truncated ones are left out."""
-    found = {}
-    for digest in digests:
-        with suppress(OSError, ValueError):
-            record = json.loads(record_path(cache, digest).read_text(encoding="utf-8"))
-            if isinstance(record, dict):
-                found[digest] = record
-    return found
+    return {digest: record for digest in digests if (record := read_mapping(record_path(cache, digest)))}
 
 
-def latest(cache: Path, stages: Iterable[str], most: int = 2000) -> dict[str, dict[str, Any]]:
-    """The latest record of each of these stages, for whatever entry. Only the `most` newest records in the cache are searched."""
+def latest(cache: Path, stages: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The latest record of each of these stages, for whatever entry. Only the newest records in the cache are searched."""
     wanted, found = set(stages), dict[str, dict[str, Any]]()
     files = sorted(((entry.stat().st_mtime, entry.path) for folder in _folders(cache) for entry in os.scandir(folder)), reverse=True)
-    for _, path in files[:most]:
-        with suppress(OSError, ValueError):
-            record = json.loads(Path(path).read_text(encoding="utf-8"))
-            name = record.get("stage") if isinstance(record, dict) else None
-            if name in wanted and (name not in found or record.get("at", 0) > found[name].get("at", 0)):
-                found[name] = record
+    for _, path in files[:NEWEST]:
+        record = read_mapping(Path(path))
+        name = record.get("stage")
+        if name in wanted and (name not in found or record.get("at", 0) > found[name].get("at", 0)):
+            found[name] = record
     return found
 
 

@@ -14,7 +14,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_json
 
 MARK = "retemper.json"
-NOTE = {"retemper": "remote", "note": "Keep this file: without it, runs take the remote for a share that is not mounted."}
+NOTE = {"retemper": "remote", "note": "Do not delete this file: without it, runs assume that the remote is an unmounted share."}
 SEEN = Path(".retemper/marked.json")  # the remotes in which this project has seen a mark
 WARNING = "retemper: warning: "  # prefix of a line that the parent process shows to the user
 

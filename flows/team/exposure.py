@@ -106,9 +106,9 @@ def known_locks(revision: str | None = None) -> dict[str, Lock]:
     return locks
 
 
-def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None = None) -> Exposure:
+def expose(records: Sequence[str], locks: Mapping[str, Lock]) -> Exposure:
     """The exposure of `records` in the trainings of `locks`. Raises UserError if an id is in none of their corpora."""
-    records, objects = list(dict.fromkeys(records)), (cache or cache_folder()).absolute() / "files" / "md5"
+    records, objects = list(dict.fromkeys(records)), cache_folder().absolute() / "files" / "md5"
     with TemporaryDirectory(dir=_scratch()) as folder:
         root = Path(folder)
         known, notes, requests = [], [], []
@@ -307,7 +307,10 @@ def _other_code(training: Training) -> list[str]:
     recorded = ((training.entry.get("params") or {}).get(str(CODE)) or {}).get(training.stage)
     if recorded is None or not (Path(PACKAGE) / training.stage).is_dir() or recorded == Reader(Path()).stage_digest(training.stage):
         return []
-    return [f"{training.node} ({', '.join(training.seen)}): trained with other code of stage {training.stage}; replayed with the code here"]
+    return [
+        f"{training.node} ({', '.join(training.seen)}): trained with another version of stage {training.stage}'s code; "
+        "replayed with the current one"
+    ]
 
 
 def _scratch() -> Path:

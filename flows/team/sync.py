@@ -22,6 +22,7 @@ from tasks.core.files import file_digest, write_json, write_text
 DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.storage.dvc"]
 LOCK = Path("dvc.lock")
+NAMED = 3  # files that a problem names, at most
 LOST = "failed to transfer"  # to the cache or the remote: DVC prints it, but exits with status 0
 # How S3, ssh, and others word a refusal, however DVC wraps it.
 OVER_HTTP = re.compile(r"40[13], message=.*url=")  # aiohttp's words
@@ -137,7 +138,7 @@ def is_pushed(remote: str) -> bool:
 
 
 def is_first(remote: str, tree: Path = Path()) -> bool:
-    """Whether the next push is the first of a tree's project to `remote` with its present settings; it then sends earlier results too."""
+    """Whether the next push is the first of a tree's project to `remote` with its current settings; it then sends earlier results too."""
     project = project_of(tree)
     return _read_pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
 
@@ -200,9 +201,9 @@ def _run(processes: Processes, command: list[str], warn: Warn) -> str:
     return redacted(f"{problems[0].removeprefix('ERROR: ')}{_listed(problems[0], lines)} (status {status})") if failed else ""
 
 
-def _listed(problem: str, lines: list[str], most: int = 3) -> str:
+def _listed(problem: str, lines: list[str]) -> str:
     """The items that a problem ending with a colon lists on the lines below it, up to `Is your cache up to date?`."""
     if not problem.endswith(":"):
         return ""
     names = list(takewhile(lambda line: " " not in line, lines[lines.index(problem) + 1 :]))
-    return f" {', '.join(names[:most])}{', ...' if names[most:] else ''}"
+    return f" {', '.join(names[:NAMED])}{', ...' if names[NAMED:] else ''}"

@@ -12,12 +12,12 @@ LOOKED = 0.2  # seconds to measure; without, psutil reports the time since the s
 
 
 def describe_load(folder: Path) -> str:
-    """`2 cores 97 % busy, 6.2 of 23.5 GiB of memory, 80.1 GiB of disk free`; and the load of GPUs, if nvidia-smi answers."""
+    """`2 cores 97% busy, 6.2 of 23.5 GiB of memory, 80.1 GiB of disk free`; and the load of GPUs, if nvidia-smi answers."""
     import psutil  # type: ignore[import-untyped]
 
     memory, gib = psutil.virtual_memory(), 2**30
     parts = [
-        f"{os.cpu_count()} cores {psutil.cpu_percent(LOOKED):.0f} % busy",
+        f"{os.cpu_count()} cores {psutil.cpu_percent(LOOKED):.0f}% busy",
         f"{(memory.total - memory.available) / gib:.1f} of {memory.total / gib:.1f} GiB of memory",
         f"{shutil.disk_usage(folder).free / gib:.1f} GiB of disk free",
     ]
@@ -38,9 +38,9 @@ def _gpus() -> list[str]:
 
 
 def _gpu(row: Sequence[float | None]) -> str:
-    """` 97 % busy, 6.2 of 79.6 GiB`, without what the driver does not report (for part of a GPU, or memory shared with the CPU)."""
+    """` 97% busy, 6.2 of 79.6 GiB`, without what the driver does not report (for part of a GPU, or memory shared with the CPU)."""
     use, used, total = row
-    busy = "" if use is None else f" {use:.0f} % busy"
+    busy = "" if use is None else f" {use:.0f}% busy"
     memory = "" if used is None or total is None else f", {used / 1024:.1f} of {total / 1024:.1f} GiB"
     return busy + memory
 

@@ -1,4 +1,4 @@
-"""`retemper watch`: a page that follows a run, or its present state in a few lines."""
+"""`retemper watch`: a page that follows a run, or its current state in a few lines."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tasks.core.charts.local import local_app, serve_local
 
 
 def show(project: Path, *, port: int, text: bool, as_json: bool) -> int:
-    """Serve the page until it is stopped, or print the present state of runs; return the exit status."""
+    """Serve the page until it is stopped, or print the current state of runs; return the exit status."""
     if as_json:
         print(json.dumps([_record(seen) for seen in find(project)], ensure_ascii=False, indent=2))
     elif text:

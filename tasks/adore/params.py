@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from tasks.core.metrics.measures import cutoff, needs_texts, parse
 from tasks.core.params.numbers import Count, Epochs, Seed
-from tasks.core.params.sections import Params, TrainingTokens
+from tasks.core.params.sections import Params, TrainingPrecision, TrainingTokens, Warmup
 from tasks.core.retrieval.ann.factories import Factory, trains_centroids
 
 NOT_PQ = "centroids: true requires PQ{M}, OPQ{M},PQ{M}, or OPQ{M},IVF1,PQ{M}x8, with 8 bits per code; change index, or set centroids: false"
@@ -50,13 +50,9 @@ class QuerySide(Params):
     weight_decay: float = Field(
         0.01, ge=0, description="the optimizer's decay per unit of lr; not applied to biases, layer norms, and centroids"
     )
-    warmup: float = Field(
-        0.1, ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0"
-    )
+    warmup: Warmup = 0.1
     clip: float = Field(1.0, gt=0, description="the query tower's gradient is scaled down to this L2 norm if it is larger")
-    precision: Literal["bf16", "fp32"] = Field(
-        "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
-    )
+    precision: TrainingPrecision = "bf16"
     batch_tokens: TrainingTokens = None
     nprobe: Count = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
     ef_search: Count = Field(512, ge=1, description="HNSW indexes: candidates kept per query")

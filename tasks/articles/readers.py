@@ -11,9 +11,9 @@ import pyarrow as pa
 from tasks.articles.pages import Page
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
+from tasks.core.sources.packed import open_unpacked
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 
-GZIP_MAGIC = b"\x1f\x8b"
 FIELDS = ("id", "title", "text")
 
 
@@ -42,11 +42,9 @@ def read_parquet(path: Path) -> Iterator[Page]:
 
 def read_jsonl(path: Path) -> Iterator[Page]:
     """Objects with text, and optionally title and id (or _id; else the line number). The file is plain or gzip, by its first bytes."""
-    with path.open("rb") as handle:
-        packed = handle.read(2) == GZIP_MAGIC
     number = 0
     try:
-        with gzip.open(path, "rb") if packed else path.open("rb") as handle:
+        with open_unpacked(path) as handle:
             for number, line in enumerate(handle, 1):
                 if line.strip():
                     yield _page(line, f"{path}:{number}", str(number))
@@ -65,5 +63,7 @@ def _page(line: bytes, at: str, number: str) -> Page:
     page = Page(str(id_), str(value.get("title") or ""), value["text"])
     for name, text in zip(FIELDS, (page.id, page.title, page.text), strict=True):
         if any("\ud800" <= c <= "\udfff" for c in text):
-            raise UserError(f"{at}: the {name} contains a lone surrogate (half a character); fix that line")
+            raise UserError(
+                f"{at}: the {name} contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text; fix that line"
+            )
     return page

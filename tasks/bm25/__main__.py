@@ -23,14 +23,8 @@ from tasks.core.tables.batching import join_batches
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
 from tasks.core.text.analysis import analyzer
-from tasks.core.text.document import Text, document_text
-
-
-def texts(path: Path, settings: Text) -> Iterator[str]:
-    """The documents' texts, in the order of the file."""
-    for batch in read_batches(path, DOCUMENTS):
-        for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
-            yield document_text(title, text, settings)
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import document_texts
 
 
 def queries(path: Path) -> Iterator[tuple[str, str]]:
@@ -62,7 +56,7 @@ def main() -> None:
     built_index = scratch / "index"
     if not is_complete(built_index):
         with new_folder(built_index) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as postings:
-            documents = track(texts(path, text), "bm25: documents analyzed", count_rows(path))
+            documents = track(document_texts(path, text), "bm25: documents analyzed", count_rows(path))
             save(folder, build(documents, terms, bm25, Path(postings)), document_ids(path), bm25)
         seal_index(built_index)
     with new_folder(arguments.index) as folder:

@@ -104,14 +104,6 @@ class Chunker:
         return Part(ids, tokens, starts, lengths, counts, np.array(list(map(len, article_chunks)), dtype=np.int32))
 
 
-def write_chunks(
-    folder: Path, batches: Iterable[tuple[list[str], list[str]]], tokenizer: Any, digest: str, params: Chunk, total: int
-) -> dict[str, int]:
-    """Cut batches of (ids, texts) into chunks in the existing `folder`; return the numbers of articles, chunks, tokens, and sentences."""
-    chunker = Chunker(tokenizer, params)
-    return write_parts(folder, (chunker(ids, texts) for ids, texts in batches), tokenizer, digest=digest, params=params, total=total)
-
-
 def write_parts(folder: Path, parts: Iterable[Part], tokenizer: Any, *, digest: str, params: Chunk, total: int) -> dict[str, int]:
     """Write parts to the existing `folder` as they come; return the numbers of articles, chunks, tokens, and sentences.
 

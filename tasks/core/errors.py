@@ -200,7 +200,7 @@ def disk_fault(error: BaseException | None) -> str:
         place = str(written or error.filename or place)
     if not reason:
         return disk_fault(error.__cause__ or error.__context__)
-    return f"{place}: {reason}; nothing half-written was kept, {remedy} and run again"
+    return f"{place}: {reason}; no partial output was kept, {remedy} and run again"
 
 
 def parse_disk_fault(text: str) -> tuple[str, str]:

@@ -66,6 +66,11 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def delete(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a symbolic link, but not what the link points to; nothing if it is missing."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
 def append_line(path: Path, line: str, *, lasting: bool) -> None:
     """Append a line (UTF-8). If a kill or a full disk has cut off the last one, begin a new line first. `lasting`: flush it to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,6 +97,15 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not found; run the stage that makes it") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); remove it and run again") from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file is missing, unreadable, truncated, or holds something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def file_stamp(path: Path) -> list[int]:

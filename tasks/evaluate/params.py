@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tasks.core.metrics.measures import cutoff, parse
 from tasks.core.params.sections import Params
@@ -13,6 +13,14 @@ Split = Literal["dev", "test"]
 EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and their default lowest relevant grades
 
 
+def _expand(value: Any) -> Any:
+    """A grade for both splits, or for each."""
+    return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)
+
+
+Relevance = Annotated[dict[Split, Grade], BeforeValidator(_expand, json_schema_input_type=dict[Split, Grade] | Grade)]
+
+
 class Evaluate(Params):
     """Which measures are computed."""
 
@@ -21,16 +29,11 @@ class Evaluate(Params):
         min_length=1,
         description="in the notation of ir_measures, which computes them; also Hole@k, Coverage@k (needs answers), PairwiseErrors@k",
     )
-    relevance: dict[Split, Grade] = Field(
+    relevance: Relevance = Field(
         EITHER,
         description="lowest grade that counts as relevant in RR, R, AP, P, for both splits or for each (MS MARCO dev with "
         "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG uses grades as they are",
     )
-
-    @field_validator("relevance", mode="before", json_schema_input_type=dict[Split, Grade] | Grade)
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)
 
     @model_validator(mode="after")
     def _check_measures(self) -> Self:

@@ -15,9 +15,9 @@ from tasks.core.statistics.clusters import read_groups
 from tasks.core.statistics.groups import read_columns
 from tasks.core.statistics.tested import tests_of
 from tasks.core.tables.documents import texts_of
-from tasks.core.tables.parquet import read_table
-from tasks.core.tables.schemas import MEASURED, QUERIES
+from tasks.core.tables.schemas import MEASURED
 from tasks.core.text.document import Text
+from tasks.core.text.mapped import query_texts
 from tasks.core.trec.runs import first_results
 from tasks.failures.groups import Group, compare
 from tasks.failures.params import Failures
@@ -27,12 +27,6 @@ from tasks.failures.systems import Values, load_values, opponents, read_means
 from tasks.failures.worst import RELEVANT, FirstResults, describe, losers
 
 MADE = ("fuse", "rerank", "rescore")  # sections of systems made from the runs of others
-
-
-def questions(corpus: Path, split: str) -> dict[str, str]:
-    """Texts of the queries of a split."""
-    table = read_table(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"])
-    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
 
 
 def worst_entries(
@@ -91,7 +85,7 @@ def main() -> None:
             if values is None:
                 continue
             least = least_grade(split, sections)
-            qrels, texts = load_qrels(args.corpus / "qrels" / f"{split}.parquet", split, least), questions(args.corpus, split)
+            qrels, texts = load_qrels(args.corpus / "qrels" / f"{split}.parquet", split, least), dict(query_texts(args.corpus, split))
             groupings = dimensions(
                 {query: texts[query] for query in values.queries},
                 read_columns(args.corpus / "columns" / f"{split}.parquet"),

@@ -1,6 +1,6 @@
 """Documents that several systems rank high and nobody judged. They may be relevant, but every measure counts them as wrong.
 
-Unjudged does not mean irrelevant: of MS MARCO's passages that a retriever ranks high and nobody labelled, about 70 % were found
+Unjudged does not mean irrelevant: of MS MARCO's passages that a retriever ranks high and nobody labelled, about 70% were found
 relevant when people read them (Qu et al.: RocketQA, NAACL 2021, arXiv:2010.08191).
 """
 

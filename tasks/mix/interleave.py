@@ -10,6 +10,7 @@ import pyarrow as pa
 from tasks.core.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, read_batches
 from tasks.core.tables.schemas import RANKED
+from tasks.core.trec.runs import batch_of_rows
 
 Entry = tuple[str, float]  # document, score
 Source = Callable[[str, int], list[Entry]]  # from a query (its id, its ordinal) to its negatives, best first
@@ -94,11 +95,6 @@ def mix_negatives(queries: Iterable[str], first: Source, second: Source, ratio: 
         mixed = interleave(first(query, ordinal), second(query, ordinal), ratio, depth)
         rows += [(query, doc, rank, score) for rank, (doc, score) in enumerate(mixed, 1)]
         if len(rows) >= BATCH_ROWS:
-            yield _batch(rows)
+            yield batch_of_rows(rows)
             rows = []
-    yield _batch(rows)
-
-
-def _batch(rows: list[tuple[str, str, int, float]]) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)
+    yield batch_of_rows(rows)

@@ -99,7 +99,7 @@ def batch_of(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.Recor
         for record in records:
             if _half_character(record):
                 raise UserError(
-                    f"{record.at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff); fix that line"
+                    f"{record.at}: the text contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text; fix that line"
                 ) from None
         raise
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.core.params.numbers import Count, Epochs, Seed
-from tasks.core.params.sections import Params, TrainingTokens
+from tasks.core.params.sections import Params, TrainingPrecision, TrainingTokens, Warmup
 
 Granularity = Literal["word", "phrase", "sentence", "paragraph"]
 GRANULARITIES: tuple[Granularity, ...] = ("word", "phrase", "sentence", "paragraph")
@@ -100,13 +100,9 @@ class Pretrain(Params):
     weight_decay: float = Field(
         0.01, ge=0, description="the optimizer's decay per unit of lr; not applied to biases and layer norms (the paper does not say)"
     )
-    warmup: float = Field(
-        0.1, ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0"
-    )
+    warmup: Warmup = 0.1
     clip: float = Field(1.0, gt=0, description="the gradient is scaled down to this L2 norm if it is larger")
-    precision: Literal["bf16", "fp32"] = Field(
-        "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
-    )
+    precision: TrainingPrecision = "bf16"
     batch_tokens: TrainingTokens = None
     seed: Seed = Field(42, ge=0, description="seeds order, spans, masks, dropout, and new weights")
 

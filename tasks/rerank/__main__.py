@@ -69,7 +69,7 @@ def main() -> None:
     ):
         worker_machine = workers.agreed(partial(machine, workers.runtime, params.precision))
         file = Path(scratch) / "texts.bin"
-        corpus_texts(args.corpus, text, file, lasting=True)
+        corpus_texts(args.corpus, text, file)
         model = Model(args.reranker, args.corpus, file, params, text, workers.runtime)
         for split in MEASURED:
             run, seconds = args.run / f"{split}.trec", list[float]()

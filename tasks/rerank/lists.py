@@ -43,7 +43,7 @@ class Model:
 
     @cached_property
     def texts(self) -> Texts:
-        return corpus_texts(self.corpus, self.text, self.file, lasting=True)
+        return corpus_texts(self.corpus, self.text, self.file)
 
     @cached_property
     def model(self) -> CrossEncoder:

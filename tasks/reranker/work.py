@@ -51,7 +51,7 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
         encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
         groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, work.text, scratch, near=args.near)
         with first_rank_first(gang):
-            texts = corpus_texts(args.corpus, work.text, scratch / "texts.bin", lasting=True)
+            texts = corpus_texts(args.corpus, work.text, scratch / "texts.bin")
         queries = [query for _, query in query_texts(args.corpus, "train")]
         optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)
         training_steps = make_step(encoder, queries, texts, groups, params, dtype, gang)

@@ -47,7 +47,7 @@ def main() -> None:
             args.corpus,
         )
         scratch = scratch_folder(f"teacher-{args.name}", digest)
-        corpus_texts(args.corpus, text, scratch / "texts.bin", lasting=True)
+        corpus_texts(args.corpus, text, scratch / "texts.bin")
         model = Model(args.reranker, args.corpus, scratch / "texts.bin", params, text, workers.runtime)
         pieces = Pieces(len(positives) + count, documents, scratch)
         scored = pieces.scored(chain([positives], ranked_groups(negatives, window)), workers, Score(model))

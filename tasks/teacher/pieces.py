@@ -72,7 +72,7 @@ class Model:
 
     @cached_property
     def _opened(self) -> tuple[Texts, dict[str, str]]:
-        return corpus_texts(self.corpus, self.text, self.file, lasting=True), dict(query_texts(self.corpus, "train"))
+        return corpus_texts(self.corpus, self.text, self.file), dict(query_texts(self.corpus, "train"))
 
     @cached_property
     def _model(self) -> CrossEncoder:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.core.machine.processes import map_in_order, resumable
 from tasks.core.tables.batching import split_batch
-from tasks.core.tables.row_groups import count_groups, read_group
+from tasks.core.tables.parquet import count_groups, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text, document_text
 from tasks.core.tokens.bare_tokenizer import Known
@@ -56,7 +56,7 @@ def tokenize_group(job: Job, group: int) -> list[Rows]:
 
 def texts_of(job: Job, group: int) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of one row group, a part at a time."""
-    for batch in read_group(job.documents, DOCUMENTS, group):
+    for batch in read_batches(job.documents, DOCUMENTS, group=group):
         for part in split_batch(batch, ["title", "text"]):
             rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
             yield part["id"].to_pylist(), [document_text(title, body, job.text) for title, body in rows]
@@ -72,7 +72,7 @@ def keep_group(job: Job, group: int, path: Path) -> None:
 
 def _stored_rows(job: Job, group: int, path: Path) -> Iterator[Rows]:
     with np.load(path, allow_pickle=False) as arrays:
-        ids = [name for batch in read_group(job.documents, DOCUMENTS, group) for name in batch["id"].to_pylist()]
+        ids = [name for batch in read_batches(job.documents, DOCUMENTS, group=group) for name in batch["id"].to_pylist()]
         start = 0
         for number in range(len(arrays) // len(ARRAYS)):
             flat, lengths, counts = (arrays[f"{name}{number}"] for name in ARRAYS)

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.core.params.numbers import Count, Epochs, Seed
-from tasks.core.params.sections import Params, TrainingTokens
+from tasks.core.params.sections import Params, TrainingPrecision, TrainingTokens, Warmup
 from tasks.core.stage.references import Reference
 
 
@@ -128,9 +128,7 @@ class Round(Params):
     )
     lr: float = Field(5e-5, gt=0, description="peak learning rate (STAR: 1e-4 with lamb; Tevatron: 5e-6 to 1e-5 with adamw)")
     weight_decay: float = Field(0.01, ge=0, description="the optimizer's decay per unit of lr; not applied to biases and layer norms")
-    warmup: float = Field(
-        0.1, ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0"
-    )
+    warmup: Warmup = 0.1
     optimizer_from: Literal["fresh", "moments", "continue"] = Field(
         "fresh",
         description="fresh: a new optimizer; moments: the optimizer state of the round `init`, under a schedule of its own; continue: its "
@@ -180,9 +178,7 @@ class Round(Params):
     patience: Count | None = Field(
         None, ge=1, description="with validate_every: training ends after this many validations without a new best; null: never early"
     )
-    precision: Literal["bf16", "fp32"] = Field(
-        "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
-    )
+    precision: TrainingPrecision = "bf16"
     batch_tokens: TrainingTokens = None
     seed: Seed = Field(
         42,

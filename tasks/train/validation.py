@@ -37,7 +37,7 @@ class Sample:
         for query in training.queries.tolist():
             is_trained[training.known.of(query)] = True
         share = (self.positive & is_trained[self.documents]).sum() / self.positive.sum()
-        overlap = f"; {100 * share:.0f} % of their relevant documents are relevant to queries that may be trained on" if share else ""
+        overlap = f"; {100 * share:.0f}% of their relevant documents are relevant to queries that may be trained on" if share else ""
         verb, rank = ("query is", "ranks") if len(self.queries) == 1 else ("queries are", "rank")
         return f"{len(self.queries):,} training {verb} held out, and {rank} {counted(len(self.documents), 'documents')}{overlap}"
 

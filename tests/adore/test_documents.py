@@ -23,14 +23,10 @@ from tasks.core.workers.gang import Gang
 from tests.fake_gpu import GPU, FakeGpu, fake_gpu
 from tests.gangs import as_ranks
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROWS, WIDTH = 300, 8
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

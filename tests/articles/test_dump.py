@@ -313,8 +313,8 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
     for text, line in (
         ('{"id": 1}\n', r"a.jsonl:2: found '\{\"id\": 1\}"),
         ("{\n", "a.jsonl:2: not JSON"),
-        ('{"text": "x \\ud83d"}', "a.jsonl:2: the text contains a lone surrogate"),
-        ('{"_id": "\\udc00", "text": "x"}', "a.jsonl:2: the id contains a lone surrogate"),
+        ('{"text": "x \\ud83d"}', "a.jsonl:2: the text contains an unpaired surrogate"),
+        ('{"_id": "\\udc00", "text": "x"}', "a.jsonl:2: the id contains an unpaired surrogate"),
     ):
         (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + text)
         with pytest.raises(UserError, match=line):

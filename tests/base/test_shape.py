@@ -20,10 +20,7 @@ from tasks.core.models.folder import Shape, read_shape
 from tasks.core.tokens.tokenizer import load_tokenizer
 from tests.starts import byte_tokenizer
 
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these tensors are too small to share
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(

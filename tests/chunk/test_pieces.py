@@ -9,10 +9,11 @@ import pytest
 from tasks.chunk import pieces
 from tasks.chunk.params import Chunk
 from tasks.chunk.pieces import Batch, Job, chunked
-from tasks.chunk.store import write_chunks, write_parts
+from tasks.chunk.store import write_parts
 from tasks.core.files import folder_digest
 from tasks.core.tokens.bare_tokenizer import known_of
 from tasks.core.tokens.tokenizer import load_tokenizer
+from tests.chunks import write_chunks
 
 PARAMS = Chunk(length=24, least=3)
 

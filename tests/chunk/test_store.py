@@ -11,11 +11,12 @@ from transformers import PreTrainedTokenizerFast
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.chunk.store import special_tokens, tokenize_sentences, write_chunks
+from tasks.chunk.store import special_tokens, tokenize_sentences
 from tasks.core.errors import UserError
 from tasks.core.tokens.chunks import OFFSETS, SENTENCES, open_chunks
 from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pretrain.words import read_vocabulary, whole_words
+from tests.chunks import write_chunks
 from tests.starts import byte_tokenizer
 
 

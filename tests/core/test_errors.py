@@ -60,7 +60,7 @@ def test_a_failing_disk_is_one_line(error: Exception, capsys: pytest.CaptureFixt
         raise ValueError("a library's own") from error
     assert exit_info.value.code == 2
     name = "data/x" if error.args[0] == errno.EIO else "disk"
-    line = f"retemper: {name}: Input/output error; nothing half-written was kept, check the disk (dmesg, smartctl) and run again\n"
+    line = f"retemper: {name}: Input/output error; no partial output was kept, check the disk (dmesg, smartctl) and run again\n"
     assert capsys.readouterr().err == line
     assert disk_fault(OSError("os error 50")) == ""
     assert disk_fault(OSError(errno.ENOSPC, "No space left on device", "from", None, "to")).startswith("to: No space left on device; ")
@@ -71,7 +71,7 @@ def test_a_name_that_the_disk_does_not_take_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / f"{'a' * 300}.json"
     with pytest.raises(OSError, match="too long") as error:
         path.write_text("")
-    assert disk_fault(error.value) == f"{path}: File name too long; nothing half-written was kept, shorten the name and run again"
+    assert disk_fault(error.value) == f"{path}: File name too long; no partial output was kept, shorten the name and run again"
 
 
 def test_control_characters_are_escaped() -> None:

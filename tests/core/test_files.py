@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import UserError, one_line_errors
-from tasks.core.files import append_line, file_digest, folder_digest, from_record, new_file, new_folder, read_json, write_json
+from tasks.core.files import (
+    append_line,
+    delete,
+    file_digest,
+    folder_digest,
+    from_record,
+    new_file,
+    new_folder,
+    read_json,
+    read_mapping,
+    write_json,
+)
 from tasks.core.stage.scratch import KEPT, scratch_folder, work_digest
 
 
@@ -23,6 +34,31 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
         temporary.write_text("whole")
         assert not path.exists()
     assert path.read_text() == "whole"
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"[1]", b"null", b'{"a": "\xff"}'])
+def test_a_mapping_that_cannot_be_read_is_empty(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "record.json").write_bytes(content)
+    assert read_mapping(tmp_path / "record.json") == {}
+    write_json(tmp_path / "record.json", {"a": [1]})
+    assert read_mapping(tmp_path / "record.json") == {"a": [1]}
+
+
+def test_a_link_is_removed_and_not_what_it_points_to(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "file").write_text("1")
+    links = tmp_path / "to-folder", tmp_path / "to-file", tmp_path / "to-nothing"
+    for link, target in zip(links, (folder, folder / "inner/file", tmp_path / "nothing"), strict=True):
+        link.symlink_to(target)
+        delete(link)
+        delete(link)
+        assert not link.is_symlink()
+    assert (folder / "inner/file").read_text() == "1"
+    delete(folder / "inner/file")
+    delete(folder)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_replaces_the_old_one_only_when_it_is_complete(tmp_path: Path) -> None:
@@ -130,7 +166,7 @@ def test_scratch_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("error", "line"),
     [
         (UserError("corpus.jsonl:3: no text;\n add it"), "retemper: corpus.jsonl:3: no text; add it"),
-        (OSError(errno.ENOSPC, "No space left on device", "data/x"), "retemper: data/x: No space left on device; nothing half-written"),
+        (OSError(errno.ENOSPC, "No space left on device", "data/x"), "retemper: data/x: No space left on device; no partial output"),
         (PermissionError(errno.EACCES, "Permission denied", "data"), "retemper: data: Permission denied"),
     ],
 )

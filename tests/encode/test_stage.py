@@ -29,14 +29,11 @@ from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.encode.shards import boundaries
 from tasks.encode.vectors import Piece
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 MEAN_ROWS = 5
 Corpus = dict[str, list[list[int]]]  # a document's passages
 PARAMS = "encode: {{precision: {precision}, dtype: {dtype}, batch_tokens: 512}}\n"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these tensors are too small to share
 
 
 def corpus(count: int = 60) -> Corpus:

@@ -23,14 +23,10 @@ from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.index.params import Index
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WIDTH = 16
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these arrays are too small to share
-    faiss.omp_set_num_threads(1)
 
 
 def write_embeddings(folder: Path, vectors: np.ndarray, shards: list[int]) -> Embeddings:

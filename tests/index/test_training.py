@@ -14,11 +14,7 @@ from tasks.core.retrieval.ann.build import build, training_sample
 from tasks.index.params import Index
 from tests.index.test_build import draw_vectors, write_embeddings
 
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these arrays are too small to share
-    faiss.omp_set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(

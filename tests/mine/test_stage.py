@@ -25,14 +25,10 @@ from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.tokens.same_texts import SAME
 from tasks.mine import guard
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUERIES, DOCUMENTS, WIDTH = 9, 40, 128
 Pairs = set[tuple[int, int]]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these arrays are too small to share
-    faiss.omp_set_num_threads(1)
 
 
 def write_tokens(folder: Path, name: str, rows: list[list[int]], owners: list[int]) -> None:

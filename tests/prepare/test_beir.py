@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "half a character": (
         {"corpus.jsonl": CORPUS + '{"_id": "e", "text": "a\\ud800"}\n'},
-        r"corpus.jsonl:5: the text contains half a character",
+        r"corpus.jsonl:5: the text contains an unpaired surrogate",
     ),
     "Latin 1": (
         {"corpus.jsonl": CORPUS.encode() + '{"_id": "e", "text": "ä"}\n'.encode("latin1")},

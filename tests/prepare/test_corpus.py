@@ -147,4 +147,4 @@ def test_lengths_equal_a_sorted_list() -> None:
     plain.sort()
     assert lengths.mean() == pytest.approx(sum(plain) / 501)
     assert lengths.percentile(50) == plain[250]
-    assert lengths.percentile(95) == plain[475]  # 476 of 501 texts are 95 %
+    assert lengths.percentile(95) == plain[475]  # 476 of 501 texts are 95%

@@ -185,7 +185,7 @@ def test_an_empty_text_is_named_by_its_place(prepare: Any, write_files: Any, row
 def test_half_a_character_in_an_id_is_refused(prepare: Any, tmp_path: Path, column: str) -> None:
     rows = [{"query": "a b", "passage": "c d", column: name} for name in ("x", "\ud800x")]
     (tmp_path / "faq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(UserError, match=r"faq.jsonl:2: found id '\\ud800x', expected one without half a character"):
+    with pytest.raises(UserError, match=r"faq.jsonl:2: found id '\\ud800x', expected one without an unpaired surrogate"):
         prepare(f"pairs:{tmp_path / 'faq.jsonl'}")
 
 

@@ -1,4 +1,4 @@
-"""BERT's masking: 15 % of the tokens, 80 / 10 / 10, special tokens never."""
+"""BERT's masking: 15% of the tokens, 80 / 10 / 10, special tokens never."""
 
 import json
 import shutil

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tasks.chunk.params import Chunk
-from tasks.chunk.store import write_chunks
 from tasks.core.models.folder import Shape
 from tasks.core.models.mlm_head import MLMHead
 from tasks.core.tokens.chunks import open_chunks
@@ -23,6 +22,7 @@ from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
 from tasks.pretrain.step import Step, Work, make_step
 from tasks.pretrain.words import read_vocabulary
+from tests.chunks import write_chunks
 from tests.fake_gpu import GPU, fake_gpu
 from tests.gangs import as_ranks
 

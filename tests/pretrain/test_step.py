@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from transformers import AutoConfig
 
 from tasks.chunk.params import Chunk
-from tasks.chunk.store import write_chunks
 from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.models.folder import Shape
@@ -28,6 +27,7 @@ from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
 from tasks.pretrain.step import Step, Vectors, Work, geometry_metrics, make_step
 from tasks.pretrain.words import Vocabulary, read_vocabulary
+from tests.chunks import write_chunks
 
 SIZE = Scratch(layers=1, width=16, heads=2)
 

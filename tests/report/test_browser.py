@@ -137,7 +137,7 @@ def test_text_has_contrast_and_drawings_and_columns_are_named(tab: Any) -> None:
     drawings = tab.evaluate(
         "[...document.querySelectorAll('.plot svg')].map(one => [one.getAttribute('role'), one.getAttribute('aria-label')])"
     )
-    assert [role for role, _ in drawings] == ["img"] * len(drawings) and "AP of each system with 95\u00a0% intervals" in dict(
+    assert [role for role, _ in drawings] == ["img"] * len(drawings) and "AP of each system with 95% intervals" in dict(
         map(reversed, drawings)
     )
 

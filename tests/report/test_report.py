@@ -33,7 +33,7 @@ def test_whole_report(
     check_self_contained(page)
     charts = dict(charts_of(page))
     assert list(charts) == [
-        "AP of each system with 95\u00a0% intervals",
+        "AP of each system with 95% intervals",
         "difference on every query, alpha minus bm25",
         "AP, alpha minus bm25, by groups of queries",
         "loss over steps",
@@ -53,7 +53,7 @@ def test_whole_report(
         "alpha",
     ]  # in the order of params.yaml, not alphabetical
     assert rows[3][:2] == ["alpha", "*"]
-    intervals = {row["name"]: row for row in charts["AP of each system with 95\u00a0% intervals"]["data"]["values"]}
+    intervals = {row["name"]: row for row in charts["AP of each system with 95% intervals"]["data"]["values"]}
     assert [name for name, row in intervals.items() if row["kind"] == "best"] == ["alpha"]
     assert charts["loss over steps"]["data"]["values"] == [
         {"name": "alpha", "x": 1.0, "y": 2.5, "note": "2.5"},

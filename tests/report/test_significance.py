@@ -49,7 +49,7 @@ def test_size_power_and_warnings_of_a_pair() -> None:
     assert weak.warning.startswith(
         f"test, weak against bm25: 60 queries show a difference of {abs(weak.difference):.4f} with {expected:.0%}"[:-1]
     )
-    assert weak.warning.endswith("are needed for 80 %")
+    assert weak.warning.endswith("are needed for 80%")
     assert not weak.significant
     assert (better.significant, better.marked, better.warning) == (True, True, "")
     assert (good.effect, good.p, good.warning) == (None, 2.0**-59, ""), "no spread"

@@ -33,13 +33,9 @@ from tasks.search import lists
 from tasks.search.__main__ import headline, paragraph
 from tasks.search.lists import DenseSystem, Texts, texts_of_tokens
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these arrays are too small to share
-    faiss.omp_set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.files import folder_digest
-from tasks.core.tables.parquet import write_table
-from tasks.core.tables.row_groups import count_groups
+from tasks.core.tables.parquet import count_groups, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text
 from tasks.core.tokens.bare_tokenizer import known_of

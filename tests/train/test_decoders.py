@@ -25,15 +25,12 @@ from tasks.train.params import Lora, Round
 from tasks.train.step import make_step
 from tests.starts import WIDTH
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 PAIRS = 6  # queries; document n is the only positive of query n
 SCALE = {"qwen3": 0.1, "llama": 5.0, "gpt2": 0.1, "gemma": 0.1, "t5": 0.1}  # temperatures that leave gradients of a size
 Start = Callable[[str], Path]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these tensors are too small to share
 
 
 def tokens_of(lengths: list[int], seed: int) -> Tokens:

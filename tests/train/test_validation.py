@@ -53,7 +53,7 @@ def test_what_held_out_queries_share_with_others_is_told() -> None:
         kept, sample = hold_out(data, params(validation_queries=1, split_seed=seed))
         seen.add((*sample.queries.tolist(), tuple(kept.queries.tolist()), sample.describe(kept)))
     line = "1 training query is held out, and ranks 4 documents"
-    shares = f"{line}; 50 % of their relevant documents are relevant to queries that may be trained on"
+    shares = f"{line}; 50% of their relevant documents are relevant to queries that may be trained on"
     assert seen == {(0, (1, 2), shares), (0, (2,), line), (1, (0, 2), shares), (2, (0, 1), line)}
 
 

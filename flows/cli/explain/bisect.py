@@ -18,7 +18,7 @@ def bisect(
     ] = None,
     good: Annotated[
         str | None,
-        typer.Option(metavar="BATCH", help="The last batch that does no harm (default: the last that the champion was trained on)."),
+        typer.Option(metavar="BATCH", help="The last batch known to be good (default: the last that the champion was trained on)."),
     ] = None,
     bad: Annotated[str | None, typer.Option(metavar="BATCH", help="The last batch to search (default: the inbox's last).")] = None,
     follow: Annotated[str, typer.Option(metavar="REV", help="Branch or commit whose parameters and code are used.")] = "HEAD",
@@ -26,7 +26,7 @@ def bisect(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how many retrainings it takes, and about how long.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Find the batch of the inbox that made the model worse, by retraining on its first batches, fewer or more."""
+    """Find the batch of the inbox that made the model worse, by retraining on the first N batches, for several N."""
     from flows.explaining.bisect import bisect
 
     return bisect(model=model, good=good, bad=bad, follow=follow, measure=measure, dry_run=dry_run, as_json=as_json)

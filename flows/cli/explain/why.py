@@ -35,14 +35,15 @@ def why(
         typer.Option(
             metavar="K",
             min=1,
-            help="Train each configuration with K other seeds; the interval is over them. 1: once, with its own seed, without an interval.",
+            help="Train each configuration K times, each with a new seed; the interval is over them. 1: once, with the original seed; "
+            "no interval.",
         ),
     ] = 3,
     measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the measure that NEW was chosen by.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how many runs it takes, and about how long.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Why a model changed: its difference on dev, split over data, parameters, code, and seed by counterfactual trainings."""
+    """Why a model changed: how much of its difference on dev is due to data, parameters, code, and seed, by counterfactual trainings."""
     from flows.explaining.why import why
 
     parts = [part.value for part in split or ()]

@@ -32,7 +32,7 @@ def serve(
         Path | None, typer.Option(metavar="FOLDER", help="Serve a folder of `retemper champion export`; needs no project.")
     ] = None,
     log_queries: Annotated[LogQueries | None, typer.Option(help="Log queries and clicks: as keyed hashes, or as typed.")] = None,
-    log: Annotated[Path, typer.Option(metavar="FILE", help="File that they are appended to, as JSON Lines.")] = Path(
+    log: Annotated[Path, typer.Option(metavar="FILE", help="File for logged queries and clicks, as JSON Lines.")] = Path(
         ".retemper/queries.jsonl"
     ),
     allow_host: Annotated[
@@ -42,8 +42,12 @@ def serve(
     fetch: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How often to ask the git remote for new champions; 0: never.")
     ] = 0,
-    cron: Annotated[str | None, typer.Option(metavar="EXPR", help="retemper schedule --cron.", rich_help_panel=MOVED)] = None,
-    interval: Annotated[int | None, typer.Option(metavar="SECONDS", help="retemper schedule --interval.", rich_help_panel=MOVED)] = None,
+    cron: Annotated[
+        str | None, typer.Option(metavar="EXPR", help="Deprecated: use retemper schedule --cron.", rich_help_panel=MOVED)
+    ] = None,
+    interval: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="Deprecated: use retemper schedule --interval.", rich_help_panel=MOVED)
+    ] = None,
     follow: Follow = None,
     timezone: Timezone = None,
     name: Name = None,
@@ -56,12 +60,16 @@ def serve(
     if cron is not None or interval is not None:
         from flows.cli.operate.retrain import schedule
 
-        print("retemper: serve --cron is retemper schedule now, and will be removed in the next version", file=sys.stderr, flush=True)
+        print(
+            "retemper: serve --cron and --interval are deprecated and will be removed in the next version; use retemper schedule",
+            file=sys.stderr,
+            flush=True,
+        )
         project_folder()
         return schedule(cron=cron, interval=interval, follow=follow, timezone=timezone, name=name, pool=pool)
     schedule_options = {"follow": follow, "timezone": timezone, "name": name, "pool": pool}
     if misplaced := [f"--{key}" for key, value in schedule_options.items() if value]:
-        raise UserError(f"serve: found {', '.join(misplaced)}, expected with retemper schedule only; drop it")
+        raise UserError(f"serve: found {', '.join(misplaced)}, expected only with retemper schedule; remove it")
     if model and export:
         raise UserError("serve: found --model and --export, expected one of them")
     if not export:

@@ -15,7 +15,9 @@ app = group()
 def forget(
     records: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DOC|QUERY", help="Ids of documents or queries; none: those in forgotten.txt, from this clone's caches."),
+        typer.Argument(
+            metavar="DOC|QUERY", help="Ids of documents or queries. None: remove those listed in forgotten.txt from this clone's caches."
+        ),
     ] = None,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
@@ -25,5 +27,5 @@ def forget(
     from flows.forgetting import forget
 
     if not (dry_run or yes or sys.stdin.isatty()):
-        raise UserError("forget: removes records for good; look with --dry-run first, then confirm with --yes")
+        raise UserError("forget removes records permanently; check with --dry-run first, then confirm with --yes")
     return forget.forget(records or [], dry=dry_run, sure=lambda: yes or typer.confirm("Remove all of this for good?"), tell=print)

@@ -7,7 +7,7 @@ import typer
 
 from flows.cli.command import ProjectCommand, group
 
-app = group(name="remote", help="The team's remote: what one member has computed, nobody computes again.")
+app = group(name="remote", help="The team's remote: results that one member computes are reused by all.")
 cache = group(name="cache", help="One cache folder for all users of a machine.")
 
 

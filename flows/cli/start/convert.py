@@ -124,11 +124,15 @@ def _report(folder: Path, converted: "Converted", shares: "Shares", *, without_c
         options.append("--set text.titles=true")
     if converted.leaks:
         all_leak = converted.leaks >= converted.queries["train"]  # dropping them would leave nothing to train on
-        remedy = "they are all of train; give other files for dev and test" if all_leak else "prepare.leaks=drop removes them from train"
+        remedy = (
+            "they are the entire train split; use other files for dev and test"
+            if all_leak
+            else "prepare.leaks=drop removes them from train"
+        )
         print(f"training queries that are also in dev or test: {converted.leaks:,}; {remedy}")
         options += [] if all_leak else ["--set prepare.leaks=drop"]
     if converted.white:
-        print(f"ids with white space: {converted.white:,}; prepare.ids=escape takes them")
+        print(f"ids with white space: {converted.white:,}; prepare.ids=escape accepts them")
         options.append("--set prepare.ids=escape")
     if converted.negatives:
         options.append("--set rounds.warmup.negatives=official")
@@ -163,7 +167,7 @@ def _print_result(folder: Path, answer: Mapping[str, Any]) -> None:
     if not answer["judgments"]:
         print("no queries with judgments; recipe cold_start makes queries from the documents")
     if answer["white"]:
-        print(f"ids with white space: {answer['white']:,}; prepare.ids=escape takes them")
+        print(f"ids with white space: {answer['white']:,}; prepare.ids=escape accepts them")
         options.append("--set prepare.ids=escape")
     if answer["empty"]:
         print(f"documents and queries without text: {answer['empty']:,}; prepare.empty_texts=drop drops them")

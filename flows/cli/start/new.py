@@ -29,7 +29,7 @@ def new(
     encoder: Annotated[Text, typer.Option(metavar="SOURCE", help="Hugging Face id, folder, or package:MODULE/FOLDER.")] = None,
     share: Annotated[Text, typer.Option(metavar="PLACE", help="The team's remote (a folder or URL), cache:FOLDER, or none.")] = None,
     document_length: Annotated[
-        Text, typer.Option(metavar="TOKENS", help="Tokens read of each document; auto: chosen from the data.")
+        Text, typer.Option(metavar="TOKENS", help="Tokens to read from each document; auto: chosen from the data.")
     ] = None,
     defaults: Annotated[
         bool, typer.Option("--defaults", help="Ask nothing: use the default for each question without a flag; --data is still required.")
@@ -77,7 +77,7 @@ def new(
 
     def length(most: int, suggested: int) -> str:
         if is_interactive and document_length is None:
-            print(f"95 % of the documents have at most {most} tokens.")
+            print(f"95% of the documents have at most {most} tokens.")
         return answer("length", str(suggested))
 
     dataset = answer("data")

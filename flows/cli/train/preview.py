@@ -12,7 +12,9 @@ app = group()
 @app.command(cls=ProjectCommand)
 def preview(
     *,
-    documents: Annotated[int, typer.Option(metavar="N", help="Documents of the sample; 1 dev query for 20, 1 train query for 2.")] = 2000,
+    documents: Annotated[
+        int, typer.Option(metavar="N", help="Documents to sample, with one dev query per 20 and one training query per 2 of them.")
+    ] = 2000,
     round_: Annotated[
         str | None, typer.Option("--round", metavar="NAME", help="The round to train; default: the first that needs no earlier one.")
     ] = None,

@@ -22,13 +22,13 @@ class Cell(NamedTuple):
 
 
 def percent(share: float) -> str:
-    """`95 %`, with a space at which no line breaks."""
-    return f"{100 * share:.0f}\u00a0%"
+    """`95%`, rounded."""
+    return f"{100 * share:.0f}%"
 
 
 def confidence(alpha: float) -> str:
-    """The level of a 1 - alpha interval, `97.5 %`, not rounded."""
-    return f"{100 * (1 - alpha):.10g}\u00a0%"
+    """The level of a 1 - alpha interval, `97.5%`, not rounded."""
+    return f"{100 * (1 - alpha):.10g}%"
 
 
 def head(title: str, policy: str = POLICY) -> Markup:

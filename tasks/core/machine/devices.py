@@ -82,7 +82,7 @@ def record_hardware(device: torch.device) -> None:
 def keep_memory() -> bool:
     """Make this process's malloc keep the memory of freed tensors of up to 32 MiB for later ones. False if it cannot (only glibc can).
 
-    By default it returns memory to the system after nearly every layer; fresh pages take 7 to 10 % of the time of encoding on a CPU.
+    By default it returns memory to the system after nearly every layer; fresh pages take 7 to 10% of the time of encoding on a CPU.
     """
     return limit_malloc(mapped=2**25, kept=2**31 - 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -29,6 +29,12 @@ UNION = re.compile(r"constrained-\w+|literal\[.*\]")  # pydantic's names for the
 TAG = re.compile(rf"{UNION.pattern}|\[key\]")  # parts of such a path that are not in the file
 SHOWN = 200  # characters of a value in an error line
 FROZEN = Path("data/params.json")  # params.yaml as it was when the run began (tasks.core.stage.frozen)
+Warmup = Annotated[
+    float, Field(ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0")
+]
+TrainingPrecision = Annotated[
+    Literal["bf16", "fp32"], Field(description="bf16: autocast over fp32 weights where the hardware supports it, else fp32")
+]
 TrainingTokens = Annotated[
     int | None,
     Field(

@@ -155,7 +155,7 @@ def beir_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
 
 def beir_qrels(folder: Path) -> dict[str, Path]:
     """The qrels of a BEIR folder by split, empty if it has none; UserError for two files of one split, or one of an unknown split."""
-    return _qrels(folder, ".tsv")
+    return split_qrels(folder, ".tsv")
 
 
 def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
@@ -164,7 +164,7 @@ def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
     On `needs_qrels`: see `beir_layout`.
     """
     _folder(folder, f"a folder with {CSV_FORM}")
-    qrels = _qrels(folder, ".csv", ".tsv")
+    qrels = split_qrels(folder, ".csv", ".tsv")
     if not qrels:
         if not needs_qrels:
             return Layout(_need(folder, ["corpus.csv", "corpus.tsv"], only=True), {}, {})
@@ -181,9 +181,13 @@ def _negatives(folder: Path, *names: str) -> tuple[Path, ...]:
     return (file,) if file else ()
 
 
-def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
+def split_qrels(folder: Path, *endings: str) -> dict[str, Path]:
+    """The files with one of `endings`, plain or .gz, in the `qrels` of a folder, by split.
+
+    Raises UserError for two files of one split, one of an unknown split, or one that is not read because of its ending.
+    """
     qrels: dict[str, Path] = {}
-    for file in _plain_or_gz(folder / "qrels", *(f"*{ending}" for ending in endings)):
+    for file in plain_or_gz(folder / "qrels", *(f"*{ending}" for ending in endings)):
         split = SPLIT_NAMES.get(file.name.removesuffix(".gz").rpartition(".")[0])
         if split is None:
             expected = f"train{endings[0]}, dev{endings[0]}, or test{endings[0]}"
@@ -191,11 +195,11 @@ def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
         if split in qrels:
             raise UserError(f"{file}: {qrels[split].name} exists too, expected only one file of {split} qrels; keep one of them")
         qrels[split] = file
-    refuse_unread_qrels(folder / "qrels", qrels, endings)
+    _refuse_unread_qrels(folder / "qrels", qrels, endings)
     return qrels
 
 
-def refuse_unread_qrels(folder: Path, read: Collection[str], endings: Sequence[str]) -> None:
+def _refuse_unread_qrels(folder: Path, read: Collection[str], endings: Sequence[str]) -> None:
     """UserError for a table that is named after a split but not read, because of its ending, if no other file of that split is read."""
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = _TABLE.fullmatch(file.name)
@@ -242,7 +246,7 @@ def msmarco_layout(folder: Path) -> Layout:
     if not qrels:
         raise UserError(f"{folder}: found no qrels, expected {_either(_QRELS['train'] + _QRELS['dev'][:2])}; add one")
     queries = {split: _need(folder, _queries_of(split, file)) for split, file in qrels.items()}
-    official = _plain_or_gz(folder, "qidpidtriples.train*.tsv") or _plain_or_gz(folder, "top1000.train*.tsv", "top1000.train*.txt")
+    official = plain_or_gz(folder, "qidpidtriples.train*.tsv") or plain_or_gz(folder, "top1000.train*.tsv", "top1000.train*.txt")
     return Layout(_need(folder, _COLLECTIONS, only=True), queries, qrels, tuple(official))
 
 
@@ -350,8 +354,9 @@ def _folder(path: Path, expected: str) -> Path:
     return path
 
 
-def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
-    return sorted({file for pattern in patterns for end in ("", ".gz") for file in folder.glob(pattern + end)})
+def plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
+    """The files of a folder that match a pattern, plain or with .gz."""
+    return sorted({file for pattern in patterns for end in ("", ".gz") for file in folder.glob(pattern + end) if file.is_file()})
 
 
 def _first(folder: Path, names: list[str], only: bool = False) -> Path | None:

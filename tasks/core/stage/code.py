@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tasks.core.errors import UserError
-from tasks.core.files import write_text
+from tasks.core.files import read_mapping, write_text
 
 PACKAGE = "tasks"
 SNAPSHOT = "RETEMPER_CODE"  # environment: the folder of the frozen copy that a stage executes
@@ -60,7 +60,7 @@ class Reader:
     def __init__(self, root: Path, memory: Path | None = None) -> None:
         self.root, self._memory = root, memory
         self._version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # results by another version of this file are not used
-        stored = _read_json(memory) if memory else {}
+        stored = read_mapping(memory) if memory else {}
         self._cached = stored.get("modules", {}) if stored.get("by") == self._version else {}
         self._modules: dict[str, Module] = {}
         self._files: dict[Path, Module] = {}
@@ -143,14 +143,6 @@ def read_module(text: bytes, package: str) -> Module:
     canonical = [part for part in map(_canonical, _body(tree.body)) if part]
     digest = hashlib.sha256("\n".join(canonical).encode()).hexdigest() if canonical else ""
     return Module(digest, tuple(sorted(set(our_imports(tree, package)))))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def module_file(root: Path, name: str) -> Path | None:

@@ -64,7 +64,7 @@ def scratch_folder(kind: str, digest: str) -> Path:
     others = sorted((f for f in folder.parent.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
     if is_new and any(any(other.iterdir()) and not (other / FINISHED).exists() for other in others):
         differs = "inputs, parameters, code, libraries, threads, workers, or hardware"
-        print(f"{kind}: starting from the beginning; the unfinished work found has other {differs}")
+        print(f"{kind}: starting over; the unfinished work found was begun with different {differs}")
     for old in others[KEPT - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder

@@ -134,4 +134,4 @@ def power_warning(where: str, queries: int, difference: float, estimate: Effect 
     return (
         f"{where}: {counted(queries, 'queries')} show{'s' * (queries == 1)} a difference of {abs(difference):.4f} with "
         f"{estimate.power:.0%} power; {needed} needed for {WANTED:.0%}"
-    ).replace("%", " %")
+    )

@@ -30,12 +30,15 @@ def open_parquet(source: Path | BinaryIO) -> pq.ParquetFile:
     return pq.ParquetFile(source, pre_buffer=False)
 
 
-def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError if it is missing or has another schema."""
+def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, group: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file of `schema`, or of one row group of it, at most BATCH_ROWS at a time.
+
+    Raises UserError if the file is missing or corrupt, or has another schema.
+    """
     with parquet_errors(path), open_parquet(path) as file:
         if not file.schema_arrow.equals(schema):
             raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}; re-run the stage that makes it")
-        yield from file.iter_batches(BATCH_ROWS, columns=columns)
+        yield from file.iter_batches(BATCH_ROWS, columns=columns, row_groups=None if group is None else [group])
 
 
 @contextmanager
@@ -60,6 +63,12 @@ def count_rows(path: Path) -> int:
     """The number of rows of a Parquet file, from its footer; UserError if it is missing or corrupt."""
     with parquet_errors(path):
         return int(pq.read_metadata(path).num_rows)
+
+
+def count_groups(path: Path) -> int:
+    """The number of row groups, which any process can read by itself; UserError if the file is missing or corrupt."""
+    with parquet_errors(path):
+        return int(pq.read_metadata(path).num_row_groups)
 
 
 def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:

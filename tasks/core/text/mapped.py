@@ -42,26 +42,27 @@ def _mapped(path: Path) -> npt.NDArray[np.uint8]:
     return np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
 
 
-def corpus_texts(corpus: Path, settings: Text, path: Path, lasting: bool = False) -> Texts:
-    """The texts of all documents of a corpus folder, as every stage reads them, in a new file `path`.
+def corpus_texts(corpus: Path, settings: Text, path: Path) -> Texts:
+    """The texts of all documents of a corpus folder, as every stage reads them, in the file `path`.
 
-    If `lasting` (in a scratch folder keyed by the same corpus and settings), a finished file is reused.
+    A finished file is reused, so `path` must be in a scratch folder keyed by the same corpus and settings.
     """
     starts = path.with_suffix(".npy")
-    if lasting and is_sealed(path) and is_sealed(starts):
+    if is_sealed(path) and is_sealed(starts):
         return Texts(_mapped(path), np.load(starts, allow_pickle=False))
-
-    def texts() -> Iterator[str]:
-        for batch in read_batches(corpus / "documents.parquet", DOCUMENTS):
-            for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
-                yield document_text(title, text, settings)
-
-    stored = store_texts(track(texts(), "texts", count_rows(corpus / "documents.parquet"), "documents"), path)
-    if lasting:
-        np.save(starts, stored.offsets)
-        for file in (path, starts):
-            seal(file)
+    documents = corpus / "documents.parquet"
+    stored = store_texts(track(document_texts(documents, settings), "texts", count_rows(documents), "documents"), path)
+    np.save(starts, stored.offsets)
+    for file in (path, starts):
+        seal(file)
     return stored
+
+
+def document_texts(path: Path, settings: Text) -> Iterator[str]:
+    """The texts of a file of documents, as every stage reads them, in its order."""
+    for batch in read_batches(path, DOCUMENTS):
+        for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
+            yield document_text(title, text, settings)
 
 
 def query_texts(corpus: Path, split: str) -> list[tuple[str, str]]:

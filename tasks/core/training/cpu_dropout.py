@@ -1,6 +1,6 @@
 """Dropout on a CPU at a small fraction of its usual cost.
 
-torch draws a CPU's masks one element after another on one thread: 13 % of an fp32 training step of MiniLM, and a larger share where matrix
+torch draws a CPU's masks one element after another on one thread: 13% of an fp32 training step of MiniLM, and a larger share where matrix
 products are faster. Here an element costs 16 bits of SFC64 and a comparison, which torch spreads over its threads.
 """
 

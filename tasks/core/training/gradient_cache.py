@@ -203,7 +203,7 @@ def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang
 
 @contextmanager
 def _sparse_gradients(embeddings: Sequence[nn.Embedding]) -> Iterator[None]:
-    """Give embeddings sparse gradients in this context: a chunk's dense one is as large as the vocabulary, 7 % of a bf16 step on a CPU."""
+    """Give embeddings sparse gradients in this context: a chunk's dense one is as large as the vocabulary, 7% of a bf16 step on a CPU."""
     settings = [embedding.sparse for embedding in embeddings]
     for embedding in embeddings:
         embedding.sparse = True

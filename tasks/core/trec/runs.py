@@ -129,6 +129,10 @@ def best_first(documents: list[str], scores: list[float]) -> list[tuple[str, flo
 
 def ranked_batch(lists: list[tuple[str, list[tuple[str, float]]]]) -> pa.RecordBatch:
     """Each query's documents and scores, best first, as rows of schema RANKED."""
-    rows = [(query, doc, rank, score) for query, entries in lists for rank, (doc, score) in enumerate(entries, 1)]
+    return batch_of_rows([(query, doc, rank, score) for query, entries in lists for rank, (doc, score) in enumerate(entries, 1)])
+
+
+def batch_of_rows(rows: list[tuple[str, str, int, float]]) -> pa.RecordBatch:
+    """Rows of schema RANKED (query, document, rank, score) as a batch."""
     columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)

@@ -268,7 +268,7 @@ class Cluster:
         if (places := self._places()) < count:
             raise Unavailable(
                 where="the Ray cluster",
-                found=f"room for {places} workers, and for no more after {seconds:.0f} s",
+                found=f"room for only {places} workers after waiting {seconds:.0f} s",
                 expected=f"room for {count}",
                 remedy=f"start a node, or set fewer workers ({RUNTIME_FILE}), and run again",
             )

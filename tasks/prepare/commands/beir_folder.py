@@ -165,7 +165,7 @@ def _json(record: Document | Query, fields: dict[str, Any], written: Written) ->
         return ENCODER.encode({"_id": record.id, **fields}).encode()
     except UnicodeEncodeError:
         raise UserError(
-            f"{record.at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff), expected none; fix that line"
+            f"{record.at}: the text contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text; fix that line"
         ) from None
 
 

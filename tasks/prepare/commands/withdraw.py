@@ -25,10 +25,11 @@ from tasks.core.errors import UserError
 from tasks.core.files import new_file
 from tasks.core.sources.delimiters import declares_delimiter, delimiter_of
 from tasks.core.sources.forgotten import mark
+from tasks.core.sources.packed import is_gzip, open_unpacked
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
-from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
+from tasks.prepare.readers.lines import BOM
 from tasks.prepare.readers.parquet import TITLE
 
 CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
@@ -129,7 +130,7 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
     UserError if the file cannot be decompressed, or its header has two delimiters. csv.Error if it is malformed CSV.
     """
     try:
-        with _open(path) as handle:
+        with open_unpacked(path) as handle:
             if kind == "beir" and name in ("documents", "queries"):
                 yield from (_json_record(raw, name, marks) for raw in handle)
             elif kind == "beir" and name == "qrels":
@@ -158,7 +159,7 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
             yield _text(raw)
 
     csv.field_size_limit(LARGEST_CELL)
-    with _open(path) as beginning:
+    with open_unpacked(path) as beginning:
         delimiter = delimiter_of(path, map(_text, beginning))
     places: list[int | None] = []
     width = 0
@@ -204,17 +205,9 @@ def _text(raw: bytes) -> str:
     return raw.removeprefix(BOM).decode("utf-8", "replace")
 
 
-def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as handle:
-        packed = handle.read(2) == GZIP_MAGIC
-    return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]  # a GzipFile reads like any other
-
-
 def _rewrite(path: Path, lines: Iterator[bytes]) -> None:
-    with path.open("rb") as handle:
-        packed = handle.read(2) == GZIP_MAGIC
     with new_file(path) as temporary:
-        with gzip.GzipFile(temporary, "wb", mtime=0) if packed else temporary.open("wb") as out:
+        with gzip.GzipFile(temporary, "wb", mtime=0) if is_gzip(path) else temporary.open("wb") as out:
             out.writelines(lines)
         temporary.chmod(path.stat().st_mode)
 

@@ -6,15 +6,15 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from tasks.core.errors import UserError
 from tasks.core.sources.grades import EXPECTED, is_grade
 from tasks.core.sources.json_lines import Repeated, parse_line
+from tasks.core.sources.packed import open_unpacked
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of
 from tasks.prepare.source import At
 
-GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 SHOWN = 60  # characters of a wrong line that a message quotes
 BLOCK = 1 << 22  # bytes of lines that one process reads at a time
@@ -32,7 +32,7 @@ def blocks(path: Path, size: int = BLOCK) -> Iterator[Lines]:
     """Cut a file into blocks of whole lines, of about `size` bytes. If reading fails, the last block stands for the rest, still unread."""
     first, waiting = 1, b""
     try:
-        with _open(path) as handle:
+        with open_unpacked(path) as handle:
             while chunk := handle.read(size):
                 end = chunk.rfind(b"\n") + 1
                 if end:
@@ -61,7 +61,7 @@ def read_text_lines(source: Path | Lines) -> Iterator[str]:
     path, first, block = source if isinstance(source, Lines) else Lines(source)
     number = 0 if block is None else first - 1
     try:
-        with _open(path) if block is None else io.BytesIO(block) as handle:
+        with open_unpacked(path) if block is None else io.BytesIO(block) as handle:
             for raw in handle:
                 number += 1
                 if number == 1:
@@ -132,9 +132,3 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line; save the file as UTF-8") from None
-
-
-def _open(path: Path) -> BinaryIO:
-    with path.open("rb") as handle:
-        packed = handle.read(2) == GZIP_MAGIC
-    return cast(BinaryIO, gzip.open(path, "rb")) if packed else path.open("rb")

@@ -257,7 +257,7 @@ def as_id(at: At, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UserError(f"{at}: found id {value!r}, expected a string or an integer; fix that row")
     if isinstance(value, str) and HALVES.search(value):
-        raise UserError(f"{at}: found id {value!r}, expected one without half a character (a lone surrogate); fix that row")
+        raise UserError(f"{at}: found id {value!r}, expected one without an unpaired surrogate (\\ud800 to \\udfff); fix that row")
     return str(value)
 
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from tasks.core.charts.local import SOURCES
 from tasks.core.errors import printable
 from tasks.core.retrieval.fusion import Ranked
 from tasks.search.server import limits
@@ -22,7 +23,6 @@ from tasks.search.server.log import Log
 from tasks.search.server.measures import Measures
 from tasks.search.server.served import Current
 
-SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 OPEN = ("/", "/health")  # need no key: the page asks the user for it, and a probe has none
 KNOWN = (*OPEN, "/search", "/click", "/metrics")
 

@@ -18,12 +18,9 @@ from tasks.core.tokens.folder import Tokens
 from tasks.core.tokens.tokenizer import load_tokenizer
 from tests.fake_gpu import GPU, fake_gpu
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these tensors are too small to share
 
 
 def tokens_of(rows: list[list[int]]) -> Tokens:

@@ -29,10 +29,7 @@ from tasks.core.encoding.packed import (
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.folder import Shape
 
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("alone", [False, True])

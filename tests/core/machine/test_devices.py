@@ -167,7 +167,7 @@ def test_a_gpu_keeps_as_many_graphs_as_fit(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_weights_change_type_but_rotary_frequencies_do_not() -> None:
-    """Rotary frequencies in bf16 are off by up to 0.4 %: radians at the end of a long text."""
+    """Rotary frequencies in bf16 are off by up to 0.4%: radians at the end of a long text."""
     module = torch.nn.Linear(2, 2)
     module.register_buffer("inv_freq", torch.tensor([0.1234567]))
     module.tied = module.weight

@@ -21,6 +21,8 @@ from tasks.core.models.bi_encoder import Towers, interpolate_weights, load_tower
 from tasks.core.models.folder import TOWERS, Shape, read_shape
 from tasks.core.tokens.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 MAX_LENGTH = 12
 TEXTS = [
@@ -40,11 +42,6 @@ SHAPES = {
     "mean_dot_tanh": Shape("mean", "tanh", "dot"),
     "cls_cosine_linear": Shape("cls", "linear", "cosine"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these tensors are too small to share
 
 
 def save_model(source: Path, folder: Path, shape: Shape) -> Path:

@@ -26,6 +26,8 @@ from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.search.bert import query_vector
 from tests.starts import DECODERS, EOS, LENGTH, PROMPTS, STARTS, Start
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 TEXTS = ["a", "Chancellor of West Germany", "ünïcödé 東京 \U0001f642", "word " * 50, "the cat sat on the mat", "x y"]
 WIDTHS = {"qwen3": 32, "llama": 20, "gpt2": 48, "gemma": 24, "t5": 40, "bert_max": 128, "bert_sqrt": 40, "bert_weighted": 128} | {
@@ -33,11 +35,6 @@ WIDTHS = {"qwen3": 32, "llama": 20, "gpt2": 48, "gemma": 24, "t5": 40, "bert_max
     "bert_three": 40,
     "bert_residual": 40,
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these tensors are too small to share
 
 
 def reference_vectors(folder: Path, kind: str = "document", batch: int = 1) -> np.ndarray:

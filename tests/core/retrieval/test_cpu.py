@@ -10,12 +10,9 @@ from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Best, Rounded, at_least, error_bound, kth_largest, ordered, scores
 from tests.core.retrieval.corpora import KINDS, corpus
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)
 
 
 def all_scores(queries: torch.Tensor, vectors: torch.Tensor) -> np.ndarray:
@@ -122,7 +119,7 @@ def test_norms_are_those_of_the_larger_of_exact_and_rounded_vectors(dtype: torch
 @pytest.mark.parametrize("block", [1, 2])
 @pytest.mark.parametrize("best_first", [False, True])
 def test_rounding_errors_that_all_have_one_direction(block: int, best_first: bool) -> None:
-    """The best row and the query beside it are rounded down everywhere, the second best up: its product is larger by almost 2 %."""
+    """The best row and the query beside it are rounded down everywhere, the second best up: its product is larger by almost 2%."""
     down, up = 1 + 2**-8 - 2**-20, 1 + 2**-8 + 2**-20
     query, best, second = torch.zeros(1, 256), torch.zeros(256), torch.zeros(256)
     query[0, :128], query[0, 128:], best[:128], second[128:] = down, up, down, up

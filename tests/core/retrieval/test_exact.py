@@ -18,13 +18,10 @@ from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables
 from tasks.core.tables.schemas import RANKED
 from tests.fake_gpu import GPU, fake_gpu
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 Lists = dict[str, list[tuple[str, int, float]]]  # query id: (document id, rank, score)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)  # these tensors are too small to share
 
 
 def blocks(vectors: np.ndarray, *cuts: int) -> Iterator[tuple[int, np.ndarray]]:

@@ -16,12 +16,9 @@ from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, high
 from tests.core.retrieval.corpora import KINDS, corpus
 from tests.fake_gpu import GPU, fake_gpu
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)
 
 
 def search_on_cpu(queries: np.ndarray, blocks: Iterable[tuple[int, np.ndarray]], keep: int, _: torch.device) -> object:

@@ -10,12 +10,9 @@ from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.cpu.mapped import keep
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)
 
 
 @DTYPES

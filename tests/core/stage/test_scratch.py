@@ -112,7 +112,7 @@ def test_work_of_another_code_of_its_stage_is_not_resumed(tmp_path: Path, monkey
 
 
 def test_work_that_cannot_be_resumed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    message = "train-star: starting from the beginning; the unfinished work found has other inputs, "
+    message = "train-star: starting over; the unfinished work found was begun with different inputs, "
     first = scratch_folder("train-star", "a" * 40)
     scratch_folder("train-star", "b" * 40)
     assert not capsys.readouterr().out, "nothing was done there"

@@ -34,7 +34,7 @@ def test_paired_t_test_equals_the_formula(seed: int) -> None:
     assert low is not None
     assert high is not None
     assert (low + high) / 2 == pytest.approx(mean)
-    assert tail((high - mean) / error, count - 1) == pytest.approx(0.025, abs=1e-7)  # the interval leaves 2.5 % on each side
+    assert tail((high - mean) / error, count - 1) == pytest.approx(0.025, abs=1e-7)  # the interval leaves 2.5% on each side
     own_mean = sum(first) / count
     own_error = math.sqrt(sum((a - own_mean) ** 2 for a in first) / (count - 1) / count)
     own_low, own_high = mean_interval(np.array(first), 0.1)

@@ -98,7 +98,7 @@ def test_too_few_queries_are_told_in_a_sentence() -> None:
     differences = rng.normal(0.0, 1.0, 60)
     differences = 0.02 + 0.15 * (differences - differences.mean()) / differences.std(ddof=1)  # d = .1333
     assert power_warning("dev", 60, 0.02, effect(differences, 0.05)) == (
-        "dev: 60 queries show a difference of 0.0200 with 17 % power; 444 are needed for 80 %"
+        "dev: 60 queries show a difference of 0.0200 with 17% power; 444 are needed for 80%"
     )
     assert stats.nct.sf(stats.t.ppf(0.975, 59), 59, 0.02 / 0.15 * math.sqrt(60)) == pytest.approx(0.17, abs=0.005)
     assert power_warning("dev", 60, 0.2, effect(differences + 0.18, 0.05)) == "", "power enough"

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.errors import UserError
-from tasks.core.tables.parquet import BATCH_ROWS, read_batches, read_table, refuse_damage, write_table
+from tasks.core.tables.parquet import BATCH_ROWS, count_groups, read_batches, read_table, refuse_damage, write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.text.document import Text, document_text
 
@@ -24,6 +24,15 @@ def test_batches_come_back_in_order(tmp_path: Path) -> None:
     batches = list(read_batches(path, QRELS))
     assert max(batch.num_rows for batch in batches) <= BATCH_ROWS
     assert read_table(path, QRELS, ["query"])["query"].to_pylist() == [str(i) for i in range(25_000)]
+
+
+def test_a_row_group_is_read_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "qrels.parquet"
+    write_table(path, QRELS, [rows(0, 3), rows(3, BATCH_ROWS + 2), rows(BATCH_ROWS + 5, 1)])
+    read = [[name for batch in read_batches(path, QRELS, ["query"], group=n) for name in batch["query"].to_pylist()] for n in range(3)]
+    assert count_groups(path) == 3
+    assert [len(group) for group in read] == [3, BATCH_ROWS + 2, 1]
+    assert [name for group in read for name in group] == [str(n) for n in range(BATCH_ROWS + 6)]
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ def test_a_text_is_eight_bytes_in_memory(tmp_path: Path) -> None:
     assert most < 2_000_000, f"{most:,} bytes"
 
 
-def test_lasting_texts_are_written_once_unless_corrupt(tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_written_once_unless_corrupt(tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_texts() -> list[str]:
-        stored = corpus_texts(tiny_corpus.records, Text(titles=True), tmp_path / "t.bin", lasting=True)
+        stored = corpus_texts(tiny_corpus.records, Text(titles=True), tmp_path / "t.bin")
         return [stored[n] for n in range(len(stored))]
 
     texts = read_texts()

@@ -113,7 +113,7 @@ def test_norms_and_biases_are_not_decayed() -> None:
 
 
 def test_schedule_by_hand() -> None:
-    """10 steps, 20 % of them rising: 1/2, 1, then 8/8, 7/8, ... 1/8."""
+    """10 steps, 20% of them rising: 1/2, 1, then 8/8, 7/8, ... 1/8."""
     factor = linear_schedule(10, 0.2)
     assert [factor(s) for s in range(10)] == [0.5, 1.0, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
     assert [linear_schedule(2, 0.0)(s) for s in range(2)] == [1.0, 0.5]

@@ -100,7 +100,7 @@ def test_work_waits_for_room_and_no_longer_than_there_can_be_some(
             other_task = occupy_node.remote()
             work, results = Work(tmp_path / "log", seconds=0.2), []
             with pytest.raises(
-                UserError, match=r"^the Ray cluster: found room for 0 workers, and for no more after 2 s, expected room for 1; start a node"
+                UserError, match=r"^the Ray cluster: found room for only 0 workers after waiting 2 s, expected room for 1; start a node"
             ):
                 for value, _ in workers.each(work, range(100)):
                     results.append(value)

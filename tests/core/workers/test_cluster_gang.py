@@ -102,7 +102,7 @@ def test_what_ends_a_training(two_nodes: Two, tmp_path: Path, monkeypatch: pytes
         two_nodes.cluster.remove_node(two_nodes.second, allow_graceful=False)
         with pytest.raises(
             Unavailable,
-            match=r"^the Ray cluster: found room for 1 workers, and for no more after 1 s, expected room for 2; start a node, or",
+            match=r"^the Ray cluster: found room for only 1 workers after waiting 1 s, expected room for 2; start a node, or",
         ):
             ranks.run(partial(gangs.small_training, tmp_path, tmp_path, {}), scratch=tmp_path, outs=[], what="small")
 

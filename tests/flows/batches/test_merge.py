@@ -170,7 +170,7 @@ def test_a_judgment_given_twice_is_merged_once(tmp_path: Path) -> None:
         ("corpus.jsonl", '{"_id": "d1"}\n{"text": 1}\n', "corpus.jsonl:2: found no JSON object with _id"),
         ("corpus.jsonl", "[]\n", "corpus.jsonl:1: found no JSON object with _id"),
         ("corpus.jsonl", "{\n", "corpus.jsonl:1: found no JSON object with _id"),
-        ("corpus.jsonl", '{"_id": "d1"}\n{"_id": "\\ud800", "text": "x"}\n', "corpus.jsonl:2: _id contains half a character"),
+        ("corpus.jsonl", '{"_id": "d1"}\n{"_id": "\\ud800", "text": "x"}\n', "corpus.jsonl:2: _id contains an unpaired surrogate"),
         ("corpus.jsonl", "[" * 200_000 + "\n", "corpus.jsonl:1: found no JSON object with _id"),
         ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "dev.tsv:2: found 1 column,"),
         ("qrels/dev.tsv", "corpus-id\tquery-id\tscore\n1\t2\t1\n", ":1: found columns corpus-id, query-id, score, expected query-id"),

@@ -118,7 +118,7 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
         ("corpus.jsonl", b'{"_id": "d1", "text": 3}\n', ":1: found text 3, expected a string"),
         ("corpus.jsonl", b'{"_id": "d1", "text": "x", "_id": "d2"}\n', ":1: found the key '_id' twice in an object, expected it once"),
         ("corpus.jsonl", b'{"_id": true, "text": "x"}\n', ":1: found _id True"),
-        ("corpus.jsonl", b'{"_id": "d", "text": "\\ud800"}\n', ":1: the text contains half a character"),
+        ("corpus.jsonl", b'{"_id": "d", "text": "\\ud800"}\n', ":1: the text contains an unpaired surrogate"),
         ("corpus.jsonl", b'{"_id": "d\\u0000", "text": "x"}\n', ":1: found id 'd\\x00', expected a non-empty one without tabs, line ends"),
         ("corpus.jsonl", b'{"_id": "d", "title": 1, "text": "x"}\n', ":1: found title 1"),
         ("corpus.jsonl.gz", gzip.compress(b'{"_id": "d1", "text": "x"}\n' * 9, mtime=0)[:40], "the gzip file is truncated or corrupt here"),

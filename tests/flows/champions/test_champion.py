@@ -324,7 +324,7 @@ def test_a_champion_that_is_lost_is_told_before_a_training(fusion_repository: tu
     assert requests == ["data/encoders/a"]
     (line,) = warnings
     assert line.startswith(
-        "champion/1, with which a new model is compared: data/encoders/a: neither in the cache nor on the remote. Unless"
+        "champion/1, the model to compare with, is unavailable: data/encoders/a: neither in the cache nor on the remote. The"
     )
 
 

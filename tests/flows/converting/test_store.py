@@ -73,7 +73,7 @@ def test_one_query_id_with_two_texts_is_refused(store: Store) -> None:
 
 def test_half_characters_are_refused(store: Store) -> None:
     for add in (lambda: store.query("f:4", None, "a\ud800"), lambda: store.document("f:4", Passage("d", "\udfff", "x"))):
-        with pytest.raises(UserError, match="f:4: the text contains half a character"):
+        with pytest.raises(UserError, match="f:4: the text contains an unpaired surrogate"):
             add()
 
 

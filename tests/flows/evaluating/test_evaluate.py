@@ -15,6 +15,7 @@ import pytest
 from flows.evaluating import evaluate
 from flows.evaluating.evaluate import Settings, Shown
 from flows.parameters.checks import check
+from flows.parameters.needs import EMPTIED
 from flows.process import locks
 from flows.process.processes import Processes
 from tasks.core.errors import Problem, UserError
@@ -167,7 +168,7 @@ def test_names_of_models_are_fit_for_a_round(make_plan: Any, small: Any) -> None
         shutil.copytree(small.folder / "data/encoders/warmup", path)
         plan = make_plan(model=str(path))
         assert (plan.name, plan.targets) == (name, [f"evaluate@{name}"])
-        empty: dict[str, Any] = {section: {} for section in evaluate.EMPTY}
+        empty: dict[str, Any] = {section: {} for section in EMPTIED}
         check(read_yaml(small.folder / "params.yaml") | empty | {"rounds": {name: evaluate.AS_IT_IS}})
 
 

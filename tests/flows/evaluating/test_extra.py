@@ -11,10 +11,11 @@ import pytest
 from dvc.repo import Repo
 
 from flows.evaluating import evaluate, extra, extra_results
-from flows.evaluating.evaluate import Plan, RunFailed
+from flows.evaluating.evaluate import Plan
 from flows.parameters import edit
 from flows.parameters.checks import check_file
 from flows.pipeline import run
+from flows.process.problems import RunFailed
 from flows.repository.graph import read_graph
 from flows.repository.worktree import SECOND
 from tasks.core.errors import Problem, Unavailable

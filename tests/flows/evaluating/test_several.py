@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.evaluating import evaluate, several
-from flows.evaluating.evaluate import Plan, RunFailed, Settings
+from flows.evaluating.evaluate import Plan, Settings
+from flows.process.problems import RunFailed
 from flows.process.processes import Processes
 from tasks.core.errors import Problem, UserError
 from tasks.core.params.sections import read_yaml

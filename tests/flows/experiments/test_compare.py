@@ -245,7 +245,7 @@ def test_the_projects_level_is_used(project: Project, capsys: pytest.CaptureFixt
     assert row["power"] == pytest.approx(float(stats.nct.sf(critical, 39, shift) + stats.nct.cdf(-critical, 39, shift)))
     assert 0.01 < result.pvalue < 0.05 and row["warning"]
     compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
-    assert " 99 % interval " in capsys.readouterr().out
+    assert " 99% interval " in capsys.readouterr().out
     params.write_text(params.read_text().replace("alpha: 0.01", "alpha: 0.2"))
     compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
     assert not json.loads(capsys.readouterr().out)["systems"][0]["warning"], "significant at such a level"

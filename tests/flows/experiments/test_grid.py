@@ -61,7 +61,7 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
         ("points: {.a: {x: 1}}", "points..a: expected a name"),
         ("points: {'a@{b': {x: 1}}", "points.a@{b: expected a name"),
         ("grid: {a: []}", "no points"),
-        ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points have that name"),
+        ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points have this name"),
     ],
 )
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -338,8 +338,8 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished_toy
             [],
             r'points value_5 and value_6 are the same: rounds.a=\{"value": 3\} overrides rounds.a.value=5',
         ),
-        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are the same: they set what is set already"),
-        ("grid: {first: [x]}", ["first=z"], "point first_x does not have its own value: first=z overrides first=x"),
+        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are the same: they set values that are already set"),
+        ("grid: {first: [x]}", ["first=z"], "point first_x: first=z overrides first=x; remove one of the two"),
         (
             "grid: {first: [x]}\nrepeat: {rounds.a.value: [3, 4]}",
             ["rounds={}"],

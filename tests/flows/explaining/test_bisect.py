@@ -149,7 +149,7 @@ def test_one_group_is_no_evidence(differences: dict[str, float], groups: dict[st
 
 
 def test_a_few_queries_that_agree_are_no_certain_evidence() -> None:
-    """Two queries lose 0.01 each: with a chance of 5 %, 78 % of the others differ. Of 1,000, 0.3 %."""
+    """Two queries lose 0.01 each: with a chance of 5%, 78% of the others differ. Of 1,000, 0.3%."""
     for count, bound in ((2, 1 - math.sqrt(0.05)), (1000, 1 - 0.05**0.001)):
         mean, error = mean_and_error(dict.fromkeys(map(str, range(count)), -0.01), {})
         assert (mean, 1.645 * error) == pytest.approx((-0.01, 1.01 * bound))

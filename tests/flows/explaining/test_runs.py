@@ -7,7 +7,8 @@ import pytest
 
 from flows.champions.parts import Parts
 from flows.explaining import runs
-from flows.explaining.runs import Bench, Configuration, Failed, Refused, refuse_unmeasured
+from flows.explaining.runs import Bench, Configuration, Refused, refuse_unmeasured
+from flows.process.problems import RunFailed
 from flows.process.processes import Processes
 from tasks.core.errors import InputChanged, UserError
 from tasks.core.training.companions import LEARNED
@@ -39,7 +40,7 @@ def test_bm25_is_made_from_no_round(full_params: dict[str, Any], tmp_path: Path,
     assert refusals == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
 
 
-@pytest.mark.parametrize(("error", "kind"), [(UserError("no such key"), Refused), (InputChanged("x: changed"), Failed)])
+@pytest.mark.parametrize(("error", "kind"), [(UserError("no such key"), Refused), (InputChanged("x: changed"), RunFailed)])
 def test_a_file_that_changed_meanwhile_is_no_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError, kind: type[Exception]
 ) -> None:

@@ -210,7 +210,9 @@ def test_what_cannot_be_apart_is_one_factor(refused_by: str) -> None:
     work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=1, say=lines.append)
     work.refuse_invalid()
     explanation = work.explain()
-    assert lines == ["parameters of one side with code of the other: rounds.a.new: unknown key; the two count as one factor"]
+    assert lines == [
+        "parameters of one side cannot be combined with code of the other: rounds.a.new: unknown key; they count as one factor"
+    ]
     data, merged = explanation.rows
     assert (data.factor, merged.factor) == ("data", "parameters + code")
     assert data.contribution + merged.contribution == explanation.difference == 7.0

@@ -371,7 +371,7 @@ def test_a_batch_that_was_accepted_by_other_rules_is_checked_again_for_its_form_
         )
     )
     batches = take_again()
-    line = "accepted by hand, by another version, or by other rules of prepare, so checked again against the present rules"
+    line = "accepted manually, by another version, or under other rules of prepare; checking again under the current rules"
     assert lines == [f"{line}: 1"]
     assert batches["1"].state == "accepted", "too many copies, by these rules of the gate, but that was judged"
     assert batches["1"].shift["documents"]["by"] == "champion/1"

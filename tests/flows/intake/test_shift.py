@@ -66,7 +66,7 @@ def test_false_alarms_on_random_splits_are_rare(leads: list[str]) -> None:
         low += shift.p <= 0.05
         alarms += shift.auc > rule.shift and shift.p <= rule.p
     assert alarms == 0
-    assert low <= 6, "p is not below 5 % in many more than 5 % of the splits"  # P(more than 6 of 40) = 0.3 %
+    assert low <= 6, "p is not below 5% in many more than 5% of the splits"  # P(more than 6 of 40) = 0.3%
 
 
 def test_foreign_texts_are_an_alarm(leads: list[str]) -> None:

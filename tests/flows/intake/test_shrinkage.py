@@ -51,9 +51,9 @@ def test_what_has_lost_no_more_than_it_may_passes(
 @pytest.mark.parametrize(
     ("current", "most", "loss"),
     [
-        (stats(699, 200, 0), 0.3, "found 699 documents, champion/2 had 1,000; expected at least 70 % of them"),
-        (stats(1000, 139, 0), 0.3, "found 139 train queries, champion/2 had 200; expected at least 70 % of them"),
-        (stats(999, 200, 0), 0.0, "found 999 documents, champion/2 had 1,000; expected at least 100 % of them"),
+        (stats(699, 200, 0), 0.3, "found 699 documents, champion/2 had 1,000; expected at least 70% of them"),
+        (stats(1000, 139, 0), 0.3, "found 139 train queries, champion/2 had 200; expected at least 70% of them"),
+        (stats(999, 200, 0), 0.0, "found 999 documents, champion/2 had 1,000; expected at least 100% of them"),
     ],
     ids=["documents", "queries", "none may be lost"],
 )

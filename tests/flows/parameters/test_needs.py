@@ -1,9 +1,10 @@
 """What entries of params.yaml need of one another, by hand and by plain reachability."""
 
 import itertools
-from typing import Any
+from typing import Any, get_origin
 
-from flows.parameters.needs import find_cycle, keep_needed, needs, with_needs
+from flows.parameters.needs import EMPTIED, find_cycle, keep_needed, needs, with_needs
+from tasks.params import Parameters
 
 RECIPE: dict[str, Any] = {
     "dataset": {"source": "demo"},
@@ -85,3 +86,8 @@ def test_reached_is_all_that_walks_come_by() -> None:
     assert with_needs(graph, ["a"]) == {"a", "b", "c", "d"}
     assert with_needs(graph, ["c", "z"]) == {"c", "z"}
     assert with_needs(graph, []) == set()
+
+
+def test_a_run_of_given_encoders_empties_every_section_with_entries_that_it_does_not_set() -> None:
+    with_entries = {name for name, field in Parameters.model_fields.items() if get_origin(field.annotation) is dict}
+    assert set(EMPTIED) == with_entries - {"encoders", "rounds", "extra"}, "extra has data sets, which such a run does not measure"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flows.parameters.sources import STANDS
+from flows.parameters.sources import KEEP_SOURCE
 from flows.parameters.widths import hidden_width, refuse_unfit, shaped_width, width_of
 from tasks.base.params import Base
 from tasks.base.shape import shaped_towers
@@ -140,7 +140,7 @@ def test_what_does_not_suit_a_round_that_will_run_is_refused(
         refuse_unfit(["adore@tower"])
     with pytest.raises(UserError, match=r"study\.s\.factories: found PCA128,SQ8 .*, a PCA keeps 100 numbers .* such as PCA100,SQ8$"):
         refuse_unfit(["study@s"])
-    monkeypatch.setenv(STANDS, "1")
+    monkeypatch.setenv(KEEP_SOURCE, "1")
     refuse_unfit(["index@narrow"])
 
 

@@ -320,7 +320,7 @@ MISTAKE = UserError("runtime.yaml: workers: found none, expected a number")
             "prepare: ValueError: https://***@host ends; its log: .retemper/logs/prepare.log",
         ),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 1, "prepare: [Errno 12] Cannot allocate memory"),
-        (OSError(errno.ENOSPC, "No space left on device"), 2, "prepare: disk: No space left on device; nothing half-written was kept"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "prepare: disk: No space left on device; no partial output was kept"),
     ],
 )
 @pytest.mark.parametrize("by_gate", [False, True])

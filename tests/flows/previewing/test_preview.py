@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from flows.evaluating.evaluate import Plan, RunFailed
+from flows.evaluating.evaluate import Plan
 from flows.pipeline.run import StagesFailed
 from flows.previewing import preview as module
 from flows.previewing.preview import preview, systems
 from flows.previewing.sample import Part, Sample
+from flows.process.problems import RunFailed
 from tasks.core.errors import Problem, UserError
 from tasks.core.params.sections import read_yaml
 

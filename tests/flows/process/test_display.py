@@ -181,7 +181,7 @@ def test_the_run_goes_on_where_its_terminal_was_closed(monkeypatch: pytest.Monke
         print("of others", flush=True)
 
 
-HEADER = ["system", "queries", "nDCG@10", "95 % interval", "p (Holm)"]
+HEADER = ["system", "queries", "nDCG@10", "95% interval", "p (Holm)"]
 NAMED = ["a1b2c3d:star_adore_of_the_second_try (best on dev)", "210", "0.8345", "-0.0012 to +0.0345", "1.2e-05"]
 
 
@@ -211,7 +211,7 @@ def test_a_column_that_just_fits_stays_beside_the_others(width: int, blocks: lis
     [
         (["1", "22,000.5", "-0.0012", "+0.5", "1.2e-05", ""], True),
         (["12.3 s", "4m05s", "2h03m", "0.5 ms"], True),
-        (["95 %", "1.5 GiB", "3 MB"], True),
+        (["95%", "1.5 GiB", "3 MB"], True),
         (["0.3350*+", "0.3350 -", "0.3350  ", "0.3350*"], True),
         (["0.3350 ± 0.0021*", "0.3350 (0.3301 to 0.3362) ", "-0.0012 to +0.0345", "3 (full)", "-"], True),
         (["3 documents", "1"], False),

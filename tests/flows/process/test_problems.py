@@ -48,7 +48,7 @@ def test_a_full_disk_is_a_problem_of_its_own_kind(tmp_path: Path) -> None:
     result, problems = run(tmp_path / "problem.json", exception)
     assert result.returncode == 2
     assert [problem.kind for problem in problems] == [DiskError.kind]
-    assert problems[0].message.startswith("data/x: No space left on device; nothing half-written was kept")
+    assert problems[0].message.startswith("data/x: No space left on device; no partial output was kept")
 
 
 def test_a_record_needs_no_space_on_a_full_disk(tmp_path: Path) -> None:

@@ -252,14 +252,12 @@ def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call
     (beir_folder / "corpus.jsonl").write_text(texts)
     result = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
     assert result.returncode == 0, result.stderr
-    warning = (
-        f"retemper: warning: encoder {TINY}: 20 % of the documents' tokens are unknown; choose one for their language (encoder.source)"
-    )
+    warning = f"retemper: warning: encoder {TINY}: 20% of the documents' tokens are unknown; choose one for their language (encoder.source)"
     assert warning in result.stderr.splitlines()
-    assert "100 % of the documents have a title, which is not read; text.titles=true puts it before the text" in result.stdout
-    assert "100 % of the documents have HTML, such as <p>, which is read as text; remove it at the source" in result.stdout
+    assert "100% of the documents have a title, which is not read; text.titles=true puts it before the text" in result.stdout
+    assert "100% of the documents have HTML, such as <p>, which is read as text; remove it at the source" in result.stdout
     assert (
-        "256 tokens of each document are read (95 % have at most 509); tokenize.passages=N reads N times as many"
+        "256 tokens of each document are read (95% have at most 509); tokenize.passages=N reads N times as many"
         in result.stdout.splitlines()
     )
 
@@ -333,7 +331,7 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
         ("Encoder to start from", "./nowhere"),
         ("no such folder", TINY),
         ("The team's remote", ""),
-        ("95 % of the documents have at most", "zero"),
+        ("95% of the documents have at most", "zero"),
         ("found 'zero'", "40"),
     ):
         read_until(question)

@@ -101,7 +101,7 @@ def rare_losses(draw: np.random.Generator, queries: int, losses: float, *, size:
     ("queries", "losses", "size", "noise"), [(30, 1, 0.5, 0), (100, 2, 0.9, 0.02), (300, 3, 0.98, 0.02), (300, 13, 1, 0)]
 )
 def test_rare_losses_are_let_pass_no_more_often_than_alpha(queries: int, losses: float, size: float, noise: float) -> None:
-    """Where today's t-test alone lets up to 38 % pass."""
+    """Where today's t-test alone lets up to 38% pass."""
     values = rare_losses(np.random.default_rng(7), queries, losses, size=size, noise=noise, mean=-0.01)
     bounds = [lower_bound(single_draws(*row), 0.05) for row in values[:400]]
     assert sum(bound >= -0.01 for bound in bounds) <= 20 + 3 * math.sqrt(400 * 0.05 * 0.95)

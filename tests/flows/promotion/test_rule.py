@@ -38,7 +38,7 @@ def test_the_rules() -> None:
 
 
 def test_models_too_alike_to_tell() -> None:
-    """0 lost of 30: a model that loses 1 on 3 % of queries would show that by 40 %."""
+    """0 lost of 30: a model that loses 1 on 3% of queries would show that by 40%."""
     few = scores(*[0.5] * 30)
     verdict = judge(few, few)
     assert not verdict.promoted

@@ -77,7 +77,7 @@ def test_a_model_that_loses_nowhere_is_seldom_vetoed() -> None:
             labels = draw.choice(len(shares), 1000, p=shares)
             groups |= {f"{kind} {label}": [names[place] for place in np.flatnonzero(labels == label)] for label in range(len(shares))}
         vetoed += bool(find_vetoes(differences, groups, RULE))
-    assert vetoed <= 15 + 3 * 3.8, "5 % of 300, give or take three standard deviations"
+    assert vetoed <= 15 + 3 * 3.8, "5% of 300, give or take three standard deviations"
 
 
 def test_groups_are_those_of_failures() -> None:
@@ -94,7 +94,7 @@ def test_groups_are_those_of_failures() -> None:
 
 @pytest.mark.parametrize(("values", "shares"), [([-0.1, 0, 0.4], [0.4, 0.5, 0.1]), ([-0.063, 0, 0.57], [0.45, 0.5, 0.05])])
 def test_an_equal_model_with_skewed_gains_is_seldom_vetoed(values: list[float], shares: list[float]) -> None:
-    """Sixteen groups of 31 queries; many lose a little and few gain much. The t-tests alone vetoed 38 and 90 % of such models."""
+    """Sixteen groups of 31 queries; many lose a little and few gain much. The t-tests alone vetoed 38 and 90% of such models."""
     draw, vetoed = np.random.default_rng(0), 0
     for _ in range(150):
         differences = {f"{n}": float(x) for n, x in enumerate(draw.choice(values, p=shares, size=1000))}

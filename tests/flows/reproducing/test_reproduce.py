@@ -121,7 +121,7 @@ def test_a_revision_is_made_again_after_its_source_has_grown(retraining: Any, se
     out, err = project.call("reproduce", "HEAD")
     assert "executed 0, cached 5" in out, out + err
     assert " outs equal, 0 different" in out
-    for options in ("--recompute",), ():  # a stage that needs the former source would have to read the present one
+    for options in ("--recompute",), ():  # a stage that needs the former source would have to read the current one
         if not options:
             (project.folder / ".dvc/cache").rename(project.folder / ".dvc/away")
         err = project.call("reproduce", "HEAD", *options, status=2)[1]

@@ -212,7 +212,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served_retraining: Any)
     [
         (
             OSError(errno.ENOSPC, "No space left on device"),
-            f"disk: {FULL}; nothing half-written was kept, make room and run again",
+            f"disk: {FULL}; no partial output was kept, make room and run again",
         ),
         (UserError("beir:x: not there;\n give access"), "beir:x: not there; give access"),
         (StagesFailed([Problem("stage", "train@a: failed with status 1", 1)], 1), "train@a: failed with status 1"),
@@ -293,7 +293,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     )
     assert rejected_number([first, second, rollback, make_champion(4, "data", "e1", "c2")], make_champion(0, "", "e2", "c2")) == 2
     assert rejected_number([first, second, rollback], make_champion(0, "", "e3")) is None
-    assert rejected_number([first, second, rollback], make_champion(0, "", "e1", "c2")) is None, "new data under the present model"
+    assert rejected_number([first, second, rollback], make_champion(0, "", "e1", "c2")) is None, "new data under the current model"
     assert rejected_number([first, second, rollback], rollback) is None
     assert rejected_number([first, second, make_champion(3, "promoted", "e1")], second) is None, "nobody's hand"
     data = make_champion(2, "data", "e1", "c2")

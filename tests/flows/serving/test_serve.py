@@ -47,7 +47,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--model", "warmup", "--export", "x"], "serve: found --model and --export, expected one of them"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: found no address"),
         (["--allow-host", "search.example:8080"], "--allow-host search.example:8080: expected a name without a port, such as"),
-        (["--name", "x"], "serve: found --name, expected with retemper schedule only"),
+        (["--name", "x"], "serve: found --name, expected only with retemper schedule; remove it"),
     ):
         assert refusal_of(["--port", "0", *arguments_], capsys).startswith(f"retemper: {line}")
     assert not Path(".retemper/serving").exists() or not any(Path(".retemper/serving").rglob("serving.json"))
@@ -68,7 +68,9 @@ def test_serve_with_times_schedules_and_says_so(monkeypatch: pytest.MonkeyPatch,
     assert main(["serve", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
     assert main(["schedule", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
     assert calls == [("0 3 * * 1", None, "weekly", {"timezone": None, "follow": None, "pool": None})] * 2
-    assert capsys.readouterr().err == ("retemper: serve --cron is retemper schedule now, and will be removed in the next version\n")
+    assert capsys.readouterr().err == (
+        "retemper: serve --cron and --interval are deprecated and will be removed in the next version; use retemper schedule\n"
+    )
 
 
 def test_the_follower_keeps_the_champion_and_the_one_before(

@@ -87,7 +87,7 @@ def test_trees_of_other_projects_are_named(tmp_path: Path) -> None:
     trees = [tmp_path / "theirs", tmp_path / "others"]
     losses = forgettings.losses(trees, {("data/prepare", "a" * 32), ("data/bm25", "c" * 32)}, {"a" * 32})
     assert list(losses) == [tmp_path / "theirs"], "bm25 is kept, since it is no record's alone"
-    assert "results of 1 stage that its dvc.lock names go (prepare)" in losses[tmp_path / "theirs"]
+    assert "this removes results of 1 stage in its dvc.lock (prepare)" in losses[tmp_path / "theirs"]
     owners = forgettings.owners(trees, tmp_path, {"b" * 32, "d" * 32})
     assert owners == {"b" * 32: f"data/prepare of {tmp_path / 'others'}"}
 

@@ -8,15 +8,15 @@ import pytest
 
 from flows.watching.machine import describe_load
 
-PLAIN = r"\d+ cores \d+ % busy, [\d.]+ of [\d.]+ GiB of memory, [\d.]+ GiB of disk free"
+PLAIN = r"\d+ cores \d+% busy, [\d.]+ of [\d.]+ GiB of memory, [\d.]+ GiB of disk free"
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
         (None, ""),
-        ("echo '37, 2048, 81920'; echo '0, 10, 81920'", ", GPU 0 37 % busy, 2.0 of 80.0 GiB, GPU 1 0 % busy, 0.0 of 80.0 GiB"),
-        ("echo '[N/A], 2048, 81920'; echo '5, [N/A], [N/A]'", ", GPU 0, 2.0 of 80.0 GiB, GPU 1 5 % busy"),
+        ("echo '37, 2048, 81920'; echo '0, 10, 81920'", ", GPU 0 37% busy, 2.0 of 80.0 GiB, GPU 1 0% busy, 0.0 of 80.0 GiB"),
+        ("echo '[N/A], 2048, 81920'; echo '5, [N/A], [N/A]'", ", GPU 0, 2.0 of 80.0 GiB, GPU 1 5% busy"),
         ("echo No devices were found", ""),
         ("echo broken driver >&2; exit 9", ""),
     ],
@@ -32,4 +32,4 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: s
 def test_the_first_answer_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an interval, psutil returns 0 on each thread's first call, and a server has many threads."""
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval=None: 42.0 if interval else 0.0)
-    assert " cores 42 % busy, " in describe_load(tmp_path)
+    assert " cores 42% busy, " in describe_load(tmp_path)

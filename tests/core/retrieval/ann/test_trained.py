@@ -5,7 +5,6 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from tasks.core.errors import UserError
@@ -14,17 +13,13 @@ from tasks.core.retrieval.ann.trained import Trained, read_trained, write_traine
 from tasks.index.params import Index
 from tests.index.test_build import WIDTH, draw_vectors, write_embeddings
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FACTORIES = (
     *("PQ4x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ4,IVF4,PQ4x4", "OPQ4,PQ4x4fs", "IVF8,PQ4x4fs", "IVF8_HNSW4,Flat", "HNSW8", "HNSW8,SQ8"),
     *("SQ8", "SQfp16", "IVF8,SQ8", "PCA8,Flat", "PCAR8,SQ8", "RR16,PQ4x4", "PQ4x4,RFlat", "PQ4x4fs,RFlat", "IVF8,PQ4x4,Refine(SQ8)"),
     *("RQ2x4", "IVF4,RQ2x4", "LSQ2x4"),
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(_same_torch_everywhere: None) -> None:
-    torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
 
 
 @pytest.mark.parametrize("factory", FACTORIES)

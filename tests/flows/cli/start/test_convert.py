@@ -52,7 +52,7 @@ def test_the_command_says_what_it_did_and_what_to_type(
         "left out: negatives that are relevant to their query: 1",
         "the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus",
         "training queries that are also in dev or test: 1; prepare.leaks=drop removes them from train",
-        "ids with white space: 1; prepare.ids=escape takes them",
+        "ids with white space: 1; prepare.ids=escape accepts them",
         "next: retemper new my-project --data 'my data' --set prepare.leaks=drop --set prepare.ids=escape "
         "--set rounds.warmup.negatives=official",
     ]
@@ -68,7 +68,7 @@ def test_dev_that_is_all_of_train_is_not_advised_to_be_dropped_from_it(
     write("a.jsonl", tevatron_row("q1", "d1"))
     assert cli.main(["convert", "data", "a.jsonl", "--dev", "a.jsonl", "--test-share", "0"]) == 0
     *_, leaks, advice = capsys.readouterr().out.splitlines()
-    assert leaks == "training queries that are also in dev or test: 1; they are all of train; give other files for dev and test"
+    assert leaks == "training queries that are also in dev or test: 1; they are the entire train split; use other files for dev and test"
     assert advice == "next: retemper new my-project --data data"
 
 
@@ -173,7 +173,7 @@ def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.Ca
     assert cli.main(["convert", "my data", "--data", "tables"]) == 0
     assert capfd.readouterr().out.splitlines() == [
         "my data: 2 documents; queries: 2; judgments: train 1, dev 1; negatives: 1",
-        "ids with white space: 1; prepare.ids=escape takes them",
+        "ids with white space: 1; prepare.ids=escape accepts them",
         "documents and queries without text: 1; prepare.empty_texts=drop drops them",
         "next: retemper new my-project --data 'my data' --set prepare.ids=escape --set prepare.empty_texts=drop "
         "--set rounds.warmup.negatives=official",
