@@ -114,18 +114,44 @@ class Inbox:
                 f".{again[0]}"
             )
 
+    def refuse_return(self, batches: Sequence[Batch]) -> None:
+        """Under `replace`, raise UserError if the data set would silently go back to an earlier batch, or to dataset.source.
+
+        `batches`: the verdicts. An earlier batch takes the place of one set aside by a leading dot; a new one, that of one that is gone.
+        """
+        merged = _last_merged() if self.intake.mode == "replace" else []
+        if not merged:
+            return
+        last, chosen = merged[-1], next((batch.name for batch in reversed(batches) if batch.state == "accepted"), "")
+        is_gone, is_set_aside = not (self.folder / last).exists(), (self.folder / f".{last}").exists()
+        if chosen and (chosen >= last or (is_gone and (is_set_aside or chosen not in merged))):
+            return
+        back = f"go back to {chosen or 'dataset.source'}: rm {INTAKE.resolve()}"
+        if is_gone:
+            raise UserError(
+                f"{self.folder}: found no batch of the last retraining, expected {last}; mount the folder, put it back, or {back}"
+            )
+        batch = next(batch for batch in batches if batch.name == last)
+        remedy = "fix it" if batch.wrong else f"accept it (retemper intake accept {shlex.quote(last)})"
+        raise UserError(
+            f"{self.folder / last}: found a batch that is kept out ({batch.reason}), expected the data set of the last retraining, or a "
+            f"later one; {remedy}, or {back}"
+        )
+
     def is_being_written(self, path: Path) -> bool:
         """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`.
 
         Also if a file vanished meanwhile: rsync renames each one when it is complete.
         """
         try:
-            if path.name.startswith(".") or (path.is_file() and not path.stat().st_size):
+            if path.name.startswith("."):
                 return True
-            times = [file.stat().st_mtime for file in _files_of(path)]
+            stats = [file.stat() for file in _files_of(path)]
         except FileNotFoundError:
             return True
-        return not times or abs(time.time() - max(times)) < self.intake.settle_seconds  # far in the future: an archive's time
+        if not any(status.st_size for status in stats):
+            return True
+        return abs(time.time() - max(status.st_mtime for status in stats)) < self.intake.settle_seconds  # far in the future: an archive's
 
     def stamp(self, path: Path) -> str:
         """The source, and names, sizes, and times of a batch's files. A new stamp means a new batch; empty if a file vanished."""
@@ -271,8 +297,8 @@ def _is_odd(shift: Shift, rules: Gate) -> bool:
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether `path` is a file without a byte, or a folder without a file."""
-    return not path.stat().st_size if path.is_file() else path.is_dir() and not _files_of(path)
+    """Whether no file of a batch that exists has a byte."""
+    return path.exists() and not any(file.stat().st_size for file in _files_of(path))
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -242,8 +242,6 @@ def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(p
         take_in(RULE, SOURCE, project)
     INTAKE.unlink()
     assert [batch.name for batch in take_in(RULE, SOURCE, project).batches] == ["4"]
-    (folder / "4").rename(project / "4")
-    assert take_in(Intake(inbox="inbox", mode="replace"), SOURCE, project).missing == (), "there, only the last batch counts"
 
 
 def test_what_a_newer_version_has_recorded_of_a_batch_is_read(project: Path, take: Any) -> None:

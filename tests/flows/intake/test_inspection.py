@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from flows.intake import inbox, inspection
-from flows.intake.inbox import list_batches, take_in
+from flows.intake.inbox import accept, list_batches, take_in
 from flows.intake.settings import Gate, Intake
+from flows.pages.origins import INTAKE
 from tasks.core.errors import UserError
 
 RULE = Intake(inbox="inbox", gate=Gate(shift=None))
+REPLACE = Intake(inbox="inbox", mode="replace", gate=Gate(shift=None))
 SOURCE = "beir:base"
 UNFINISHED = ".corpus.jsonl.x7Yq2A"
 
@@ -70,7 +72,11 @@ def test_a_batch_that_was_trained_on_is_never_left_out_because_it_is_being_writt
         take_in(waiting, SOURCE, project)
     shutil.copytree(project / "inbox/1", project / "inbox/2")
     (project / "inbox/1").rename(project / "inbox/.1")
-    assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "set aside"
+    if mode == "append":
+        assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "set aside"
+    else:
+        with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 1; .* go back to dataset\.source: rm"):
+            take_in(waiting, SOURCE, project)
     assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["2"]
 
 
@@ -107,3 +113,79 @@ def test_a_batch_that_was_trained_on_and_changes_while_it_is_read_ends_the_retra
     monkeypatch.undo()
     monkeypatch.chdir(project)
     assert [batch.name for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["1"]
+
+
+@pytest.fixture
+def exports(project: Path) -> Path:
+    """An inbox of two whole data sets, `a` and `b`, of which a retraining has read the second."""
+    folder = project / "inbox"
+    whole = folder / "1"
+    (whole / "qrels").mkdir()
+    (whole / "queries.jsonl").write_text('{"_id": "q1", "text": "first"}\n{"_id": "q2", "text": "second"}\n')
+    for split, query in (("train", "q1"), ("dev", "q2")):
+        (whole / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{query}\ttwo\t1\n")
+    shutil.copytree(whole, folder / "a")
+    whole.rename(folder / "b")
+    assert take_in(REPLACE, SOURCE, project, say=lambda _: None).spec == f"beir:{folder / 'b'}"
+    return folder
+
+
+def test_replaced_data_never_go_back_because_a_batch_is_kept_out(project: Path, exports: Path) -> None:
+    file = exports / "b/corpus.jsonl"
+    whole = file.read_text()
+    file.write_text(f"{whole}{{\n")
+    message = (
+        r"inbox/b: found a batch that is kept out \(1 malformed line: .*corpus\.jsonl:2: .*\), expected .*; fix it, or go back to a: rm "
+    )
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"{message}{INTAKE.resolve()}$"):
+            take_in(REPLACE, SOURCE, project)
+    file.write_text(whole)
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}", "good again"
+    file.write_text(f"{whole}{{\n")
+    shutil.copytree(exports / "a", exports / "c")
+    taken = take_in(REPLACE, SOURCE, project)
+    assert (taken.spec, [batch.name for batch in taken.bad]) == (f"beir:{exports / 'c'}", ["b"]), "a later one is good"
+    with (exports / "c/corpus.jsonl").open("a") as handle:
+        handle.write("{\n")
+    shutil.rmtree(exports / "a")
+    (exports / "b").rename(exports / ".b")
+    with pytest.raises(UserError, match=r"inbox/c: found a batch that is kept out \(.*; fix it, or go back to dataset\.source: rm "):
+        take_in(REPLACE, SOURCE, project)
+
+
+def test_replaced_data_never_go_back_because_the_inbox_is_not_mounted(project: Path, exports: Path) -> None:
+    exports.rename(project / "share")
+    exports.mkdir()
+    message = "inbox: found no batch of the last retraining, expected b; mount the folder, put it back, or go back to {}: rm .*intake.json$"
+    for lasting in (True, False, True):
+        with pytest.raises(UserError, match=message.format("dataset.source")):
+            take_in(REPLACE, SOURCE, project, lasting=lasting)
+    shutil.copytree(project / "share/a", exports / "a")
+    with pytest.raises(UserError, match=message.format("a")):
+        take_in(REPLACE, SOURCE, project)
+    (project / "share/b").rename(exports / ".b")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'a'}", "a person has set b aside"
+    (exports / "a").rename(exports / "0")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / '0'}", "a new one in place of the one that is gone"
+    (exports / "0").rename(project / "0")
+    with pytest.raises(UserError, match="expected 0; mount"):
+        take_in(REPLACE, SOURCE, project)
+    INTAKE.unlink()
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{project / 'base'}", "as the message says"
+
+
+def test_without_an_accepted_batch_replaced_data_are_the_source(project: Path) -> None:
+    """A batch is a whole data set, and this one has no judgment."""
+    for _ in range(2):
+        taken = take_in(REPLACE, SOURCE, project, say=lambda _: None)
+        assert (taken.spec, [batch.state for batch in taken.batches]) == (f"beir:{project / 'base'}", ["quarantined"])
+
+
+def test_a_replaced_data_set_that_a_person_may_accept_is_accepted_as_the_message_says(project: Path, exports: Path) -> None:
+    with (exports / "b/corpus.jsonl").open("a") as handle:
+        handle.writelines(f'{{"_id": "c{number}", "text": "one and the same"}}\n' for number in range(60))
+    with pytest.raises(UserError, match=r"\(59 of 61 new .*\), expected .*; accept it \(retemper intake accept b\), or go back to a: rm "):
+        take_in(REPLACE, SOURCE, project)
+    accept(REPLACE, SOURCE, project, name="b")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}"
