@@ -20,6 +20,7 @@ from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
 from tasks.core.errors import DiskError, UserError
 from tasks.core.files import read_json
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest
 
@@ -101,8 +102,7 @@ class Inbox:
 
     def refuse_unfinished(self, unfinished: Collection[str]) -> None:
         """Raise UserError if a batch of the last retraining is being written or empty: without it, the data would silently go back."""
-        merged = _last_merged() if self.intake.mode == "append" else _last_merged()[-1:]
-        if again := [name for name in merged if name in unfinished]:
+        if again := [name for name in self._read_last() if name in unfinished]:
             if _is_empty(self.folder / again[0]):
                 raise UserError(
                     f"{self.folder / again[0]}: found an empty batch, expected the content that the last retraining read; put it back, or "
@@ -113,6 +113,21 @@ class Inbox:
                 f"until no file has changed for intake.settle_seconds ({self.intake.settle_seconds:g}), or set it aside: rename it to "
                 f".{again[0]}"
             )
+
+    def refuse_emptied(self) -> None:
+        """Raise UserError if a file of a batch of the last retraining has no byte, and had records: `cp` truncates before it writes."""
+        for name in self._read_last():
+            path, record = self.folder / name, self.project / ACCEPTED / f"{name}.json"
+            if emptied := _emptied(path, read(record)) if path.is_dir() and record.exists() else None:
+                file, what = emptied
+                raise UserError(
+                    f"{file}: found an empty file, expected {what}, as when batch {name} was accepted; put its content back, or "
+                    "remove the file to continue without it"
+                )
+
+    def _read_last(self) -> list[str]:
+        """Names of the batches that the last retraining's data are made of."""
+        return _last_merged() if self.intake.mode == "append" else _last_merged()[-1:]
 
     def refuse_return(self, batches: Sequence[Batch]) -> None:
         """Under `replace`, raise UserError if the data set would silently go back to an earlier batch, or to dataset.source.
@@ -282,6 +297,23 @@ class Inbox:
 def _last_merged() -> list[str]:
     """Names of the batches of the last merge here."""
     return [record["name"] for record in read_json(INTAKE) if record["state"] == "accepted"] if INTAKE.exists() else []
+
+
+def _emptied(folder: Path, earlier: Batch) -> tuple[Path, str] | None:
+    """A file of a batch that has no byte, though the `earlier` verdict counts records of it, and these in words; else None."""
+    try:
+        files = files_of(folder)
+        counted_files = [
+            (files.documents, earlier.documents, "documents"),
+            (files.queries, earlier.queries, "queries"),
+            (files.negatives, earlier.negatives, "negatives"),
+            *((file, earlier.judgments.get(split, 0), "judgments") for split, file in files.qrels.items()),
+        ]
+        return next(
+            ((file, counted(count, kind)) for file, count, kind in counted_files if file and count and not file.stat().st_size), None
+        )
+    except (UserError, OSError):  # it is checked in any case
+        return None
 
 
 def _quarantining_shifts(batch: Batch, rules: Gate) -> dict[str, Shift]:

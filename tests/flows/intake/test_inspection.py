@@ -91,7 +91,10 @@ def test_an_emptied_batch_that_was_trained_on_is_not_called_being_written(projec
     message = "found an empty batch, expected the content that the last retraining read; put it back, or remove {} to continue without it"
     with pytest.raises(UserError, match=f"^{project}/inbox/2: {message.format('2')}$"):
         take_in(rule, SOURCE, project)
-    (project / "inbox/2").rmdir()
+    (project / "inbox/2/corpus.jsonl").write_text("")
+    with pytest.raises(UserError, match=f"^{project}/inbox/2: {message.format('2')}$"):
+        take_in(rule, SOURCE, project)
+    shutil.rmtree(project / "inbox/2")
     assert take_in(rule, SOURCE, project, say=lambda _: None).missing == ("2",)
     (project / "inbox/3.csv").write_text("")
     with pytest.raises(UserError, match=f"^{project}/inbox/3.csv: {message.format('3.csv')}$"):
@@ -113,6 +116,49 @@ def test_a_batch_that_was_trained_on_and_changes_while_it_is_read_ends_the_retra
     monkeypatch.undo()
     monkeypatch.chdir(project)
     assert [batch.name for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["1"]
+
+
+@pytest.mark.parametrize("form", ["beir", "csv"])
+def test_an_emptied_file_of_a_batch_that_was_trained_on_ends_the_retraining(project: Path, form: str) -> None:
+    """`cp` and `>` truncate a file before they write it. The batch was accepted with 0 documents, and the merge had lost them."""
+    (project / "inbox/1/corpus.jsonl").unlink()
+    documents, queries = '{"_id": "two", "text": "two"}\n{"_id": "three", "text": "three"}\n', '{"_id": "q1", "text": "first"}\n'
+    contents = {"corpus.jsonl": (documents, "2 documents"), "queries.jsonl": (queries, "1 query")}
+    if form == "csv":
+        contents = {
+            "corpus.csv": ("id,text\ntwo,two\nthree,three\n", "2 documents"),
+            "queries.csv": ("id,text\nq1,first\n", "1 query"),
+        }
+    contents |= {
+        "qrels/dev.tsv": ("query-id\tcorpus-id\tscore\nq1\tone\t1\n", "1 judgment"),
+        "negatives.tsv": ("query-id\tcorpus-id\nq1\tone\n", "1 negative"),
+    }
+    (project / "inbox/1/qrels").mkdir()
+    for name, (text, _) in contents.items():
+        (project / "inbox/1" / name).write_text(text)
+    assert [batch.state for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
+    for name, (text, what) in contents.items():
+        file = project / "inbox/1" / name
+        file.write_text("")
+        message = f"{file}: found an empty file, expected {what}, as when batch 1 was accepted; put its content back, or remove the file"
+        for lasting in (True, False):
+            with pytest.raises(UserError, match=f"^{message} to continue without it$"):
+                take_in(RULE, SOURCE, project, say=lambda _: None, lasting=lasting)
+        file.write_text(text)
+    (project / "inbox/1/corpus.jsonl").unlink(missing_ok=True)
+    (project / "inbox/1/corpus.csv").unlink(missing_ok=True)
+    assert [batch.documents for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == [0], "as the message says"
+
+
+def test_a_new_batch_without_a_byte_is_being_written_and_one_with_an_empty_file_is_not(project: Path) -> None:
+    """Some exports always write all their files."""
+    (project / "inbox/1/corpus.jsonl").write_text("")
+    assert [batch.state for batch in list_batches(RULE, SOURCE, project)] == ["being written"]
+    (project / "inbox/1/queries.jsonl").write_text('{"_id": "q1", "text": "first"}\n')
+    for _ in range(2):
+        assert [batch.line for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == [
+            "batch 1: accepted, 0 documents (0 new), 1 query"
+        ]
 
 
 @pytest.fixture
