@@ -28,6 +28,7 @@ class Worktree:
     def __init__(self, folder: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran: list[list[str]] = []
         self.how: dict[str, Any] | None = None
+        self.lost = ""  # a path of the champion that neither the cache nor the remote has
         self.trained = ["q1", "q2", "gone"]  # what the state of the champion lists
         self.now = champion.Champion(2, "star", "promoted", "", commit="then", replaced=1)
         monkeypatch.chdir(folder)
@@ -45,6 +46,8 @@ class Worktree:
         record = history.Ended("1", "promoted", "", "")
 
         def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+            if path == self.lost:
+                raise UserError(f"{path} of then: neither in the cache nor on the remote")
             if path == "data/corpus":
                 shutil.copytree(folder / "before", out)
             elif path == "data/state/star/known_queries.json":
@@ -206,3 +209,18 @@ def test_what_cannot_be_had_is_one_line(worktree: Worktree, full_params: dict[st
         UserError, match=r"retrain.mode: found query_tower, but tokenize of params.yaml changed since champion/2 encoded its documents"
     ):
         worktree.make("query_tower")
+
+
+@pytest.mark.parametrize("lost", ["data/corpus", "data/encoders/star", "data/state/star/known_queries.json"])
+def test_auto_retrains_fully_once_a_part_of_the_champion_is_lost(worktree: Worktree, lost: str) -> None:
+    """`retemper forget` removes a champion's corpus from the cache and the remotes; the next retraining trains without the record."""
+    worktree.how = {"mode": "index", "start": 1, "recipe": plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})}
+    worktree.lost, before = lost, Path("params.yaml").read_bytes()
+    line = f"{lost} of then: neither in the cache nor on the remote"
+    planned = worktree.make(full_share=9, document_share=9)
+    assert planned.how == {"mode": "full", "why": f"{line}, so no start from champion/2"}
+    assert Path("params.yaml").read_bytes() == before
+    for mode in ("query_tower", "continue"):
+        remedy = r"; to retrain without it, set retrain\.mode: full \(or auto\) in retraining\.yaml$"
+        with pytest.raises(UserError, match=f"^{line}{remedy}"):
+            worktree.make(mode)
