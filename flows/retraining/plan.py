@@ -41,6 +41,7 @@ UNTRAINED = (  # sections that change no model: what the data are, and how model
     "articles",
     "retrieve",
     "evaluate",
+    "extra",
     "failures",
     "report",
     "analyses",
@@ -86,7 +87,8 @@ def make(
     refused = starting.refusals(start, named=settings.systems)
     before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
     after = recipe(_of_systems(settings, sections), source)
-    changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)] + _changed_code(project, now)
+    compared = {*before, *after}.difference(UNTRAINED)  # the recipe that an older version recorded may have more
+    changed = [key for key in sorted(compared) if before.get(key) != after.get(key)] + _changed_code(project, now)
     if settings.systems is not None and start.origin not in settings.systems:
         changed.append(f"retrain.systems of {FILE}")
     try:

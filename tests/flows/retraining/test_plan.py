@@ -16,6 +16,7 @@ from flows.retraining.modes import Retrain
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.params.sections import read_yaml
+from tasks.params import Parameters
 from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, write_corpus
 
 PARTS = Parts({"corpus": "data/corpus", "encoder": "data/encoders/star"}, {"corpus": "c1", "encoder": "e1.dir"}, {"star": "encoder"})
@@ -196,6 +197,25 @@ def test_sources_count_by_content(full_params: dict[str, Any]) -> None:
     assert plan.recipe(moved | {"report": {}, "dataset": {"source": "more"}}, source) == first
     source["encoders"]["other"]["digest"] = "z"
     assert {name for name, digest in plan.recipe(moved, source).items() if digest != first[name]} == {"encoders"}
+
+
+def test_a_further_data_set_that_only_measures_changes_no_recipe(worktree: Worktree, full_params: dict[str, Any]) -> None:
+    recipe = plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})
+    worktree.write(full_params | {"extra": {"scifact": "beir:/scifact"}})
+    for record in ({}, {"recipe": recipe}, {"recipe": recipe | {"extra": "of an older version"}}):
+        worktree.how = {"mode": "full", **record}
+        assert worktree.make().choice.mode == "query_tower"
+        worktree.write(full_params | {"extra": {"scifact": "beir:/scifact"}})
+
+
+def test_every_section_decides_what_a_model_is_or_does_not() -> None:
+    """A new section is put on one of the two sides here, and in `plan.UNTRAINED` if it trains nothing."""
+    trained = {
+        "queries", "encoder", "prepare", "base", "pseudo", "encoders", "text", "tokenize", "bm25", "chunk", "pretrain", "rounds", "encode",
+        "index", "mine", "mix", "rerankers", "teacher", "adore", "fuse",
+    }  # fmt: skip
+    assert trained | {*plan.UNTRAINED} == Parameters.model_fields.keys()
+    assert not trained & {*plan.UNTRAINED}
 
 
 def test_what_cannot_be_had_is_one_line(worktree: Worktree, full_params: dict[str, Any]) -> None:
