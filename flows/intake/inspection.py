@@ -25,6 +25,7 @@ from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest
 
 READABLE = ("beir", "csv", "pairs")
+MOST_AHEAD = 86400  # seconds that a file server's clock may be ahead; a time beyond that was set by a wrong clock, and may be years away
 Say = Callable[[str], None]
 
 
@@ -156,7 +157,8 @@ class Inbox:
     def is_being_written(self, path: Path) -> bool:
         """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`.
 
-        Also if a file vanished meanwhile: rsync renames each one when it is complete.
+        Also if a file vanished meanwhile: rsync renames each one when it is complete. Each time is that of the last change on the file's
+        disk (ctime): `scp -p`, `cp -a`, and tar set the other, by the clock of wherever the file was made.
         """
         try:
             if path.name.startswith("."):
@@ -166,7 +168,8 @@ class Inbox:
             return True
         if not any(status.st_size for status in stats):
             return True
-        return abs(time.time() - max(status.st_mtime for status in stats)) < self.intake.settle_seconds  # far in the future: an archive's
+        quiet_seconds = time.time() - max(status.st_ctime for status in stats)  # negative: a file server's clock is ahead of ours
+        return self.intake.settle_seconds > 0 and -MOST_AHEAD < quiet_seconds < self.intake.settle_seconds
 
     def stamp(self, path: Path) -> str:
         """The source, and names, sizes, and times of a batch's files. A new stamp means a new batch; empty if a file vanished."""
