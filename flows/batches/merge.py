@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flows.batches.pairs_files import origin
+from flows.batches.pairs_files import code_digest, origin
 from flows.batches.records import WEIGHT, Files, beir_lines, files_of, has_half_character, lines
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, write_json
@@ -46,8 +46,8 @@ def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> 
     What one folder has twice, and not equal, stays twice.
 
     The order is that of first appearance. Qrels get a fourth column, weight, if any part has one; it is 1 for the other parts. Ids and
-    lines are in a temporary database on disk, so memory does not grow with the corpus. If the same files were merged before, nothing is
-    done. Raises UserError for a malformed line.
+    lines are in a temporary database on disk, so memory does not grow with the corpus. If the same code has merged them before, nothing
+    is done. Raises UserError for a malformed line.
     """
     parts: dict[str, list[Part]] = {"corpus.jsonl": [], "queries.jsonl": []}
     for folder in folders:
@@ -56,7 +56,8 @@ def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> 
         for name, path in (by_name | {f"qrels/{split}.tsv": path for split, path in files.qrels.items()}).items():
             if path:
                 parts.setdefault(name, []).append((files, path))
-    stamps = {name: [_stamp(path) for _, path in members] for name, members in parts.items()}
+    stamps: dict[str, Any] = {name: [_stamp(path) for _, path in members] for name, members in parts.items()}
+    stamps["code"] = code_digest("flows.batches.merge", "flows.batches.records")
     if out.is_dir() and stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")) == stamps:
         return
     stamp.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """A file of pairs as a batch: it is converted to a BEIR folder, which is read in its place.
 
 The folder is .retemper/pairs/KEY/NAME of the project. A separate process writes it (tasks.prepare.commands.pairs_batch), and again if the
-file, its columns, the data set, or the forgotten records have changed. Messages on lines of the folder name the rows of the file.
+file, its columns, the data set, the forgotten records, or the code that reads it have changed. Messages on lines of the folder name the
+rows of the file.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,10 +26,11 @@ from tasks.core.files import file_stamp, new_folder, read_json, write_json
 from tasks.core.sources.datasets import DatasetSpec, dataset_files, parse_dataset
 from tasks.core.sources.forgotten import marks_digest
 from tasks.core.sources.pairs import is_pairs_file, pairs_file
+from tasks.core.stage.code import Reader
 
 FOLDER = Path(".retemper/pairs")
 OF = "of.json"  # in each folder: what it was made from
-VERSION = 1  # of the folder's format: raise it when that changes
+READER = "tasks.prepare.commands.pairs_batch"  # writes the folder
 ROOT = Path(__file__).resolve().parents[2]  # of the code that is running, whatever the current folder has
 LEAKING = re.compile(r"\bquery '([^']*)' (?=has the text|is judged)")
 
@@ -59,7 +62,7 @@ class PairsFiles:
         source_files = dataset_files(self.source, needs_qrels=False) if base else ()
         folder = self._place(path)
         about = {
-            "version": VERSION,
+            "code": code_digest(READER),
             "source": self.spec(pairs_file(path)),
             "base": base,
             "files": [file_stamp(path), *([str(file), *file_stamp(file)] for file in source_files)],
@@ -90,13 +93,20 @@ class PairsFiles:
         with TemporaryDirectory() as scratch:
             problems, request = Problems(Path(scratch, "problems")), Path(scratch, "asked.json")
             request.write_text(json.dumps({"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder)}))
-            command = [sys.executable, "-m", "tasks.prepare.commands.pairs_batch", str(request)]
+            command = [sys.executable, "-m", READER, str(request)]
             status = self.processes.run(command, output.append, environment(**problems.environment), folder=ROOT)
             failures = problems.take()
         if failures:
             raise (DiskError if failures[0].kind == DiskError.kind else UserError)(failures[0].message)
         if status:
             raise RuntimeError(f"{command[2]} ended with status {status}: {output[-1] if output else 'no message'}")
+
+
+@cache
+def code_digest(*modules: str) -> str:
+    """SHA-256 of the running code of some modules, and of what they import from tasks: what other code made may differ."""
+    reader = Reader(ROOT)
+    return hashlib.sha256(" ".join(map(reader.module_digest, modules)).encode()).hexdigest()
 
 
 def is_batch(path: Path) -> bool:

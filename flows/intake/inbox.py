@@ -51,7 +51,7 @@ def take_in(
 
     `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. `lasting`: record the
     verdicts. Raises UserError if the inbox is unavailable, has lost every batch of the last merge, or has one of them that is being
-    written, or if `source` cannot be merged.
+    written or has lost a file's content, if `source` cannot be merged, or if `replace` would go back to older data.
     """
     spec = absolute(source, project)
     inbox = (
@@ -60,7 +60,10 @@ def take_in(
     paths, missing = (inbox.complete_batches(), inbox.missing()) if inbox else ([], ())
     if inbox:
         inbox.refuse_unfinished({path.name for path in inbox.batches()} - {path.name for path in paths})
+        inbox.refuse_emptied()
     if not inbox or not paths:
+        if inbox:
+            inbox.refuse_return([])
         if lasting:
             INTAKE.unlink(missing_ok=True)
         return Selection(spec, missing=missing)
@@ -83,6 +86,7 @@ def take_in(
         paths = [path for path in paths if path.name not in changed]
         for name in sorted(changed):
             say(f"batch {name}: changed while it was read; left for the next run")
+    inbox.refuse_return(batches)
     bad = tuple(batch for batch in batches if batch.state == "quarantined" and is_news(project, batch))
     if lasting:
         for batch in batches:

@@ -20,10 +20,12 @@ from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
 from tasks.core.errors import DiskError, UserError
 from tasks.core.files import read_json
+from tasks.core.plurals import counted
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest
 
 READABLE = ("beir", "csv", "pairs")
+MOST_AHEAD = 86400  # seconds that a file server's clock may be ahead; a time beyond that was set by a wrong clock, and may be years away
 Say = Callable[[str], None]
 
 
@@ -101,8 +103,7 @@ class Inbox:
 
     def refuse_unfinished(self, unfinished: Collection[str]) -> None:
         """Raise UserError if a batch of the last retraining is being written or empty: without it, the data would silently go back."""
-        merged = _last_merged() if self.intake.mode == "append" else _last_merged()[-1:]
-        if again := [name for name in merged if name in unfinished]:
+        if again := [name for name in self._read_last() if name in unfinished]:
             if _is_empty(self.folder / again[0]):
                 raise UserError(
                     f"{self.folder / again[0]}: found an empty batch, expected the content that the last retraining read; put it back, or "
@@ -114,18 +115,61 @@ class Inbox:
                 f".{again[0]}"
             )
 
+    def refuse_emptied(self) -> None:
+        """Raise UserError if a file of a batch of the last retraining has no byte, and had records: `cp` truncates before it writes."""
+        for name in self._read_last():
+            path, record = self.folder / name, self.project / ACCEPTED / f"{name}.json"
+            if emptied := _emptied(path, read(record)) if path.is_dir() and record.exists() else None:
+                file, what = emptied
+                raise UserError(
+                    f"{file}: found an empty file, expected {what}, as when batch {name} was accepted; put its content back, or "
+                    "remove the file to continue without it"
+                )
+
+    def _read_last(self) -> list[str]:
+        """Names of the batches that the last retraining's data are made of."""
+        return _last_merged() if self.intake.mode == "append" else _last_merged()[-1:]
+
+    def refuse_return(self, batches: Sequence[Batch]) -> None:
+        """Under `replace`, raise UserError if the data set would silently go back to an earlier batch, or to dataset.source.
+
+        `batches`: the verdicts. An earlier batch takes the place of one set aside by a leading dot; a new one, that of one that is gone.
+        """
+        merged = _last_merged() if self.intake.mode == "replace" else []
+        if not merged:
+            return
+        last, chosen = merged[-1], next((batch.name for batch in reversed(batches) if batch.state == "accepted"), "")
+        is_gone, is_set_aside = not (self.folder / last).exists(), (self.folder / f".{last}").exists()
+        if chosen and (chosen >= last or (is_gone and (is_set_aside or chosen not in merged))):
+            return
+        back = f"go back to {chosen or 'dataset.source'}: rm {INTAKE.resolve()}"
+        if is_gone:
+            raise UserError(
+                f"{self.folder}: found no batch of the last retraining, expected {last}; mount the folder, put it back, or {back}"
+            )
+        batch = next(batch for batch in batches if batch.name == last)
+        remedy = "fix it" if batch.wrong else f"accept it (retemper intake accept {shlex.quote(last)})"
+        raise UserError(
+            f"{self.folder / last}: found a batch that is kept out ({batch.reason}), expected the data set of the last retraining, or a "
+            f"later one; {remedy}, or {back}"
+        )
+
     def is_being_written(self, path: Path) -> bool:
         """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`.
 
-        Also if a file vanished meanwhile: rsync renames each one when it is complete.
+        Also if a file vanished meanwhile: rsync renames each one when it is complete. Each time is that of the last change on the file's
+        disk (ctime): `scp -p`, `cp -a`, and tar set the other, by the clock of wherever the file was made.
         """
         try:
-            if path.name.startswith(".") or (path.is_file() and not path.stat().st_size):
+            if path.name.startswith("."):
                 return True
-            times = [file.stat().st_mtime for file in _files_of(path)]
+            stats = [file.stat() for file in _files_of(path)]
         except FileNotFoundError:
             return True
-        return not times or abs(time.time() - max(times)) < self.intake.settle_seconds  # far in the future: an archive's time
+        if not any(status.st_size for status in stats):
+            return True
+        quiet_seconds = time.time() - max(status.st_ctime for status in stats)  # negative: a file server's clock is ahead of ours
+        return self.intake.settle_seconds > 0 and -MOST_AHEAD < quiet_seconds < self.intake.settle_seconds
 
     def stamp(self, path: Path) -> str:
         """The source, and names, sizes, and times of a batch's files. A new stamp means a new batch; empty if a file vanished."""
@@ -258,6 +302,23 @@ def _last_merged() -> list[str]:
     return [record["name"] for record in read_json(INTAKE) if record["state"] == "accepted"] if INTAKE.exists() else []
 
 
+def _emptied(folder: Path, earlier: Batch) -> tuple[Path, str] | None:
+    """A file of a batch that has no byte, though the `earlier` verdict counts records of it, and these in words; else None."""
+    try:
+        files = files_of(folder)
+        counted_files = [
+            (files.documents, earlier.documents, "documents"),
+            (files.queries, earlier.queries, "queries"),
+            (files.negatives, earlier.negatives, "negatives"),
+            *((file, earlier.judgments.get(split, 0), "judgments") for split, file in files.qrels.items()),
+        ]
+        return next(
+            ((file, counted(count, kind)) for file, count, kind in counted_files if file and count and not file.stat().st_size), None
+        )
+    except (UserError, OSError):  # it is checked in any case
+        return None
+
+
 def _quarantining_shifts(batch: Batch, rules: Gate) -> dict[str, Shift]:
     """The shifts that keep a batch out, by kind. They stay found: with each champion's vectors, one near the limit would come and go."""
     if batch.state != "quarantined":
@@ -271,8 +332,8 @@ def _is_odd(shift: Shift, rules: Gate) -> bool:
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether `path` is a file without a byte, or a folder without a file."""
-    return not path.stat().st_size if path.is_file() else path.is_dir() and not _files_of(path)
+    """Whether no file of a batch that exists has a byte."""
+    return path.exists() and not any(file.stat().st_size for file in _files_of(path))
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """The evidence that rule guaranteed needs in addition to values by query, read from the worktree and from the champion's commit."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,7 +10,8 @@ from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.champions.measurement import values
 from flows.champions.parts import Parts
-from flows.promotion.records import Promotion
+from flows.promotion.records import Evidence, Promotion
+from flows.promotion.rule import decide
 from flows.promotion.vetoes import slices_of
 from flows.results.fusions import fusion_parts, fusions, record_of
 from flows.results.metrics import Metrics, served_models
@@ -19,6 +20,7 @@ from tasks.core.files import read_json
 from tasks.core.statistics.clusters import read_groups
 from tasks.core.statistics.confirmation import ONE_IN, is_selection_query
 from tasks.core.statistics.groups import read_columns
+from tasks.core.statistics.judged import judged_queries
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 
@@ -37,16 +39,41 @@ def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups:
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
             continue
         all_values = values(VALUES / model, measure, splits)
-        choosing = [query for query in all_values if is_selection_query(query, groups)]
-        if not choosing:
-            problem = f"none of its {len(all_values):,} judged queries is" if len(all_values) != 1 else "its only judged query is not"
-            raise UserError(
-                f"dev: {problem} among the one in {ONE_IN} that choose the new model; "
-                f"add queries, or set promotion.rule of retraining.yaml to not_worse"
-            )
+        choosing = _selection_queries([*all_values], groups)
         mean = math.fsum(all_values[query] for query in choosing) / len(choosing)
         chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: mean}}
     return chosen_on
+
+
+def _selection_queries(judged: Sequence[str], groups: Mapping[str, str]) -> list[str]:
+    """Those of the `judged` queries that choose among systems with rule guaranteed. Raises UserError if there are none."""
+    choosing = [query for query in judged if is_selection_query(query, groups)]
+    if not choosing:
+        problem = f"none of its {len(judged):,} judged queries is" if len(judged) != 1 else "its only judged query is not"
+        raise UserError(
+            f"dev: {problem} among the one in {ONE_IN} that choose the new model; "
+            f"add queries, or set promotion.rule of retraining.yaml to not_worse"
+        )
+    return choosing
+
+
+def foresee(corpus: Path, measure: str, rule: Promotion, *, warn: Callable[[str], None]) -> None:
+    """Raise UserError if none of the dev queries of a corpus folder can choose a new model; warn if no comparison on them can be decided.
+
+    Ids and judgments alone decide that. Without dev queries, nothing is done.
+    """
+    path = corpus / "qrels/dev.parquet"
+    queries = sorted({*read_table(path, QRELS, ["query"])["query"].to_pylist()}) if path.exists() else []
+    if not queries:
+        return
+    dev_groups = groups(corpus)
+    if rule.rule == "guaranteed":
+        _selection_queries(judged_queries(queries), dev_groups)
+    equal = dict.fromkeys(queries, 0.0)
+    try:
+        decide(Evidence(equal, {0: equal}, groups=dev_groups), measure, rule)
+    except UserError as error:
+        warn(f"{error}; until then, no new model can be compared with a champion")
 
 
 def count_looks(metrics: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:

@@ -22,7 +22,7 @@ from flows.pipeline import run
 from flows.pipeline.plan import check_parameters
 from flows.process.display import Display, Outcome
 from flows.process.processes import Processes, stopping_on_signals
-from flows.promotion import power
+from flows.promotion import evidence, power
 from flows.promotion.rule import measure_of
 from flows.promotion.standing import standing
 from flows.repository.project import settings_errors
@@ -74,7 +74,7 @@ def look(
 ) -> Outlook:
     """Edit the worktree's params.yaml for this retraining, and print what it will do.
 
-    `bring` brings stages up to date; it prepares the data set if there is a champion. Raises UserError if the retraining is impossible.
+    `bring` brings stages up to date; it prepares the data set. Raises UserError if the retraining is impossible.
     `lasting`: record what is found in batches, and notify people of it. If False, do neither, and prepare no data in mode `full`.
     """
     rules = read_retraining()
@@ -88,14 +88,17 @@ def look(
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
     if planned.systems and planned.choice.mode == "full":
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
+    is_prepared = lasting or planned.choice.mode != "full"  # the other modes prepare the data to decide
+    if planned.choice.mode == "full" and lasting:
+        bring(targets=["prepare"])
+    if now and is_prepared and rules.intake.shrink is not None:
+        shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
     if planned.choice.mode != "skip":
         if now:
             champion.warn_if_lost(project, now, display.warn)
-            if planned.choice.mode == "full" and lasting:  # the other modes have prepared the data to decide
-                bring(targets=["prepare"])
-            if rules.intake.shrink is not None and (lasting or planned.choice.mode != "full"):
-                shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
             measurement.warn_if_not_comparable(project, now, warn=display.warn)
+        if is_prepared and read_yaml(Path("params.yaml")).get("queries") != "pseudo":
+            evidence.foresee(Path("data/corpus"), measure, rules.promotion, warn=display.warn)
         if rules.promotion.rule == "guaranteed":
             standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
         last = history.read_outcome(tree.folder, tree.tip) if tree.tip else None

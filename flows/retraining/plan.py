@@ -41,6 +41,7 @@ UNTRAINED = (  # sections that change no model: what the data are, and how model
     "articles",
     "retrieve",
     "evaluate",
+    "extra",
     "failures",
     "report",
     "analyses",
@@ -69,7 +70,7 @@ def make(
     """Decide how to retrain, and edit params.yaml for it. `run` brings stages up to date: the data set is prepared before the decision.
 
     `fused`: whether a fusion may become champion. Raises UserError if `settings.systems` names a system that may not become champion, and
-    if a mode that was asked for is impossible, for example because the champion's encoder or corpus is lost.
+    if a mode that was asked for is impossible, for example because the champion's encoder or corpus is lost: `auto` then retrains fully.
     """
     sections = read_yaml(Path("params.yaml"))
     _check_systems(settings, sections, fused=fused)
@@ -86,10 +87,14 @@ def make(
     refused = starting.refusals(start, named=settings.systems)
     before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
     after = recipe(_of_systems(settings, sections), source)
-    changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)] + _changed_code(project, now)
+    compared = {*before, *after}.difference(UNTRAINED)  # the recipe that an older version recorded may have more
+    changed = [key for key in sorted(compared) if before.get(key) != after.get(key)] + _changed_code(project, now)
     if settings.systems is not None and start.origin not in settings.systems:
         changed.append(f"retrain.systems of {FILE}")
-    news = _news(project, now, Path(corpus), parts=start.parts)
+    try:
+        news = _news(project, now, Path(corpus), parts=start.parts)
+    except UserError as error:
+        return _plan_without(name, error, settings, sections=sections)
     if settings.mode != "auto":
         starting.refuse(settings.mode, refused, f"{FILE}: retrain.mode")
     descent = Descent.of(_records(project, champions))
@@ -98,9 +103,12 @@ def make(
         return _plan_full(choice, settings, sections)
     how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
     if choice.mode in FROM_CHAMPION and news:
-        known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
         indexes = [part for part in parts.encoders if choice.mode != "continue" and has_own_index(own, part)]
-        sources = _fetch(project, now, parts, known=known, indexes=indexes)
+        try:
+            known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
+            sources = _fetch(project, now, parts, known=known, indexes=indexes)
+        except UserError as error:
+            return _plan_without(name, error, settings, sections=sections)
         new_sections, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
         new_sections |= starting.baselines_of(new_sections, sections)
         where = f"{FILE}: retrain (params.yaml of this retraining)"
@@ -149,6 +157,13 @@ def _plan_full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -
     edits += [edit.setting(key, value) for key, value in starting.baselines_of(needed, sections).items()]
     edit.apply(edits, Path("params.yaml"), partial(check, where=f"{FILE}: retrain.systems (params.yaml of this retraining)"))
     return Planned(choice, how | {"systems": settings.systems}, settings.systems)
+
+
+def _plan_without(name: str, error: UserError, settings: Retrain, *, sections: Mapping[str, Any]) -> Planned:
+    """Plan a full retraining under `auto` if a part of the champion, `name`, is lost (`error`). Raises UserError under the other modes."""
+    if settings.mode != "auto":
+        raise UserError(f"{error}; to retrain without it, set retrain.mode: full (or auto) in {FILE}") from None
+    return _plan_full(Choice("full", f"{error}, so no start from {name}"), settings, sections)
 
 
 def recipe(sections: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, str]:
@@ -239,5 +254,5 @@ def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str], 
             champion.get_out(project, now.commit, f"data/indexes/{part}/{LEARNED}", out=folder / LEARNED)
         sources[part] = f"./{folder.as_posix()}"
     if not sources:
-        raise UserError(f"champion/{now.number}: has no encoder to start from, expected one; set retrain.mode: full in {FILE}")
+        raise UserError(f"champion/{now.number}: has no encoder to start from, expected one")
     return sources

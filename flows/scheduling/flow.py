@@ -15,8 +15,9 @@ from flows.champions.history import Ended
 from flows.champions.tree import FOLDER, hold_for_retraining
 from flows.process.display import markdown_table
 from flows.results import metrics
+from flows.retraining import notify
 from flows.retraining.retrain import retrain
-from tasks.core.errors import UserError
+from tasks.core.errors import UserError, disk_fault, printable
 
 SKIPPED = "Skipped"  # state of a run that found another one in progress
 
@@ -30,17 +31,26 @@ def scheduled(follow: str = "HEAD") -> State[None]:
             pass
     except UserError as error:
         return Completed(name=SKIPPED, message=str(error))
+    except OSError as error:  # of the lock's file, which belongs to root after `sudo retemper retrain`
+        return _failed(project, error)
     try:
         with tags(*runtime.flow_run.tags):  # so that its pipeline is watched too (flows.scheduling.heartbeats)
             ended = retrain(project, follow, dated=True)
-    except UserError as error:
-        return Failed(message=str(error))
+    except (UserError, OSError) as error:
+        return _failed(project, error)
     logger = get_run_logger()
     logger.log(40 if ended.result == "failed" else 20, ended.line)
     _quietly(lambda: _publish(project, ended))
     if ended.result == "failed":
         return Failed(message=ended.reason)
     return Completed(name=ended.result.capitalize(), message=ended.reason)
+
+
+def _failed(project: Path, error: Exception) -> State[None]:
+    """The state of a run that could not begin; people get a notice of it, which `retrain` sends only for what happens later."""
+    message = printable((disk_fault(error) if isinstance(error, OSError) else "") or " ".join(str(error).split()))
+    notify.notify("failed", f"{project.name}: retraining failed: {message}", lambda line: print(f"retemper: warning: {line}", flush=True))
+    return Failed(message=message)
 
 
 def _publish(project: Path, ended: Ended) -> None:

@@ -30,6 +30,7 @@ from flows.retraining import notify
 from flows.retraining.settings import read_retraining
 from tasks.core.errors import UserError
 from tasks.core.files import write_text
+from tasks.core.plurals import counted
 
 LOCK = Path(".retemper/serve.lock")
 HOST = Path(".retemper/schedule.host")  # the host name under which this folder was first scheduled
@@ -153,7 +154,7 @@ def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> N
 
 
 def _tidy(schedule: Schedule) -> None:
-    """Correct the records of dead runs, and print how many there were."""
+    """Correct the records of dead runs, and print how many there were. People get a notice of missed ones."""
     from flows.scheduling.missed import tidy
 
     crashed, missed = tidy(f"{FLOW}/{schedule.name}", "its process was killed; the champion is unchanged")
@@ -162,6 +163,9 @@ def _tidy(schedule: Schedule) -> None:
             f"{crashed} killed runs are marked Crashed; {missed} scheduled runs were missed (retemper retrain makes up for them)",
             flush=True,
         )
+    if missed:
+        text = f"{Path.cwd().name}: {counted(missed, 'runs')} of the schedule did not start; retemper retrain makes up for them"
+        notify.notify("missed", text, _warn)
 
 
 def _warn(line: str) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.batches import merge, pairs_files
 from flows.batches.merge import name_batches
 from flows.batches.pairs_files import FOLDER
 from flows.intake import inbox
@@ -282,3 +283,35 @@ def test_merging_and_explaining_read_the_same_folders(project: Path, take: Take)
     assert len([*(project / FOLDER).glob("*/*/corpus.jsonl")]) == 2
     line = name_batches(f"{project}/.retemper/dataset/corpus.jsonl:61: bad", project)
     assert f"(merged from {project}/inbox/a.csv; " in line
+
+
+def test_what_other_code_has_made_of_a_file_is_made_again(project: Path, take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fix of the reader, or of the merge, must reach files that were read before it."""
+    write(project / "inbox/a.csv", "question,answer", "one,eins")
+
+    def folders_made_again() -> list[str]:
+        folders = [*(project / FOLDER).glob("*/*.csv"), project / merge.OUT]
+        marked = [folder / "marked" for folder in folders]
+        for file in marked:
+            file.touch()
+        take()
+        return sorted(file.parent.name for file in marked if not file.exists())
+
+    take()
+    assert folders_made_again() == []
+    monkeypatch.setattr(pairs_files, "code_digest", lambda *_: "of another reader")
+    assert folders_made_again() == ["a.csv", "dataset", "faq.csv"], "of pairs, and the merge that reads them"
+    monkeypatch.setattr(merge, "code_digest", lambda *_: "of another merge")
+    assert folders_made_again() == ["dataset"]
+
+
+def test_the_digest_of_code_is_of_what_a_module_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(pairs_files.ROOT / "tasks", tmp_path / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(pairs_files, "ROOT", tmp_path)
+    code_digest = pairs_files.code_digest.__wrapped__  # which remembers nothing
+    before = code_digest(pairs_files.READER)
+    reader = tmp_path / "tasks/prepare/readers/pairs.py"
+    reader.write_text(f"{reader.read_text()}\n# a comment\n")
+    assert code_digest(pairs_files.READER) == before
+    reader.write_text(f"{reader.read_text()}\nOTHER = 1\n")
+    assert code_digest(pairs_files.READER) != before

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from flows.intake import inbox, inspection
-from flows.intake.inbox import list_batches, take_in
+from flows.intake.inbox import accept, list_batches, take_in
 from flows.intake.settings import Gate, Intake
+from flows.pages.origins import INTAKE
 from tasks.core.errors import UserError
 
 RULE = Intake(inbox="inbox", gate=Gate(shift=None))
+REPLACE = Intake(inbox="inbox", mode="replace", gate=Gate(shift=None))
 SOURCE = "beir:base"
 UNFINISHED = ".corpus.jsonl.x7Yq2A"
 
@@ -70,7 +72,11 @@ def test_a_batch_that_was_trained_on_is_never_left_out_because_it_is_being_writt
         take_in(waiting, SOURCE, project)
     shutil.copytree(project / "inbox/1", project / "inbox/2")
     (project / "inbox/1").rename(project / "inbox/.1")
-    assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "set aside"
+    if mode == "append":
+        assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "set aside"
+    else:
+        with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 1; .* go back to dataset\.source: rm"):
+            take_in(waiting, SOURCE, project)
     assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["2"]
 
 
@@ -85,7 +91,10 @@ def test_an_emptied_batch_that_was_trained_on_is_not_called_being_written(projec
     message = "found an empty batch, expected the content that the last retraining read; put it back, or remove {} to continue without it"
     with pytest.raises(UserError, match=f"^{project}/inbox/2: {message.format('2')}$"):
         take_in(rule, SOURCE, project)
-    (project / "inbox/2").rmdir()
+    (project / "inbox/2/corpus.jsonl").write_text("")
+    with pytest.raises(UserError, match=f"^{project}/inbox/2: {message.format('2')}$"):
+        take_in(rule, SOURCE, project)
+    shutil.rmtree(project / "inbox/2")
     assert take_in(rule, SOURCE, project, say=lambda _: None).missing == ("2",)
     (project / "inbox/3.csv").write_text("")
     with pytest.raises(UserError, match=f"^{project}/inbox/3.csv: {message.format('3.csv')}$"):
@@ -107,3 +116,122 @@ def test_a_batch_that_was_trained_on_and_changes_while_it_is_read_ends_the_retra
     monkeypatch.undo()
     monkeypatch.chdir(project)
     assert [batch.name for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["1"]
+
+
+@pytest.mark.parametrize("form", ["beir", "csv"])
+def test_an_emptied_file_of_a_batch_that_was_trained_on_ends_the_retraining(project: Path, form: str) -> None:
+    """`cp` and `>` truncate a file before they write it. The batch was accepted with 0 documents, and the merge had lost them."""
+    (project / "inbox/1/corpus.jsonl").unlink()
+    documents, queries = '{"_id": "two", "text": "two"}\n{"_id": "three", "text": "three"}\n', '{"_id": "q1", "text": "first"}\n'
+    contents = {"corpus.jsonl": (documents, "2 documents"), "queries.jsonl": (queries, "1 query")}
+    if form == "csv":
+        contents = {
+            "corpus.csv": ("id,text\ntwo,two\nthree,three\n", "2 documents"),
+            "queries.csv": ("id,text\nq1,first\n", "1 query"),
+        }
+    contents |= {
+        "qrels/dev.tsv": ("query-id\tcorpus-id\tscore\nq1\tone\t1\n", "1 judgment"),
+        "negatives.tsv": ("query-id\tcorpus-id\nq1\tone\n", "1 negative"),
+    }
+    (project / "inbox/1/qrels").mkdir()
+    for name, (text, _) in contents.items():
+        (project / "inbox/1" / name).write_text(text)
+    assert [batch.state for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
+    for name, (text, what) in contents.items():
+        file = project / "inbox/1" / name
+        file.write_text("")
+        message = f"{file}: found an empty file, expected {what}, as when batch 1 was accepted; put its content back, or remove the file"
+        for lasting in (True, False):
+            with pytest.raises(UserError, match=f"^{message} to continue without it$"):
+                take_in(RULE, SOURCE, project, say=lambda _: None, lasting=lasting)
+        file.write_text(text)
+    (project / "inbox/1/corpus.jsonl").unlink(missing_ok=True)
+    (project / "inbox/1/corpus.csv").unlink(missing_ok=True)
+    assert [batch.documents for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == [0], "as the message says"
+
+
+def test_a_new_batch_without_a_byte_is_being_written_and_one_with_an_empty_file_is_not(project: Path) -> None:
+    """Some exports always write all their files."""
+    (project / "inbox/1/corpus.jsonl").write_text("")
+    assert [batch.state for batch in list_batches(RULE, SOURCE, project)] == ["being written"]
+    (project / "inbox/1/queries.jsonl").write_text('{"_id": "q1", "text": "first"}\n')
+    for _ in range(2):
+        assert [batch.line for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == [
+            "batch 1: accepted, 0 documents (0 new), 1 query"
+        ]
+
+
+@pytest.fixture
+def exports(project: Path) -> Path:
+    """An inbox of two whole data sets, `a` and `b`, of which a retraining has read the second."""
+    folder = project / "inbox"
+    whole = folder / "1"
+    (whole / "qrels").mkdir()
+    (whole / "queries.jsonl").write_text('{"_id": "q1", "text": "first"}\n{"_id": "q2", "text": "second"}\n')
+    for split, query in (("train", "q1"), ("dev", "q2")):
+        (whole / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{query}\ttwo\t1\n")
+    shutil.copytree(whole, folder / "a")
+    whole.rename(folder / "b")
+    assert take_in(REPLACE, SOURCE, project, say=lambda _: None).spec == f"beir:{folder / 'b'}"
+    return folder
+
+
+def test_replaced_data_never_go_back_because_a_batch_is_kept_out(project: Path, exports: Path) -> None:
+    file = exports / "b/corpus.jsonl"
+    whole = file.read_text()
+    file.write_text(f"{whole}{{\n")
+    message = (
+        r"inbox/b: found a batch that is kept out \(1 malformed line: .*corpus\.jsonl:2: .*\), expected .*; fix it, or go back to a: rm "
+    )
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"{message}{INTAKE.resolve()}$"):
+            take_in(REPLACE, SOURCE, project)
+    file.write_text(whole)
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}", "good again"
+    file.write_text(f"{whole}{{\n")
+    shutil.copytree(exports / "a", exports / "c")
+    taken = take_in(REPLACE, SOURCE, project)
+    assert (taken.spec, [batch.name for batch in taken.bad]) == (f"beir:{exports / 'c'}", ["b"]), "a later one is good"
+    with (exports / "c/corpus.jsonl").open("a") as handle:
+        handle.write("{\n")
+    shutil.rmtree(exports / "a")
+    (exports / "b").rename(exports / ".b")
+    with pytest.raises(UserError, match=r"inbox/c: found a batch that is kept out \(.*; fix it, or go back to dataset\.source: rm "):
+        take_in(REPLACE, SOURCE, project)
+
+
+def test_replaced_data_never_go_back_because_the_inbox_is_not_mounted(project: Path, exports: Path) -> None:
+    exports.rename(project / "share")
+    exports.mkdir()
+    message = "inbox: found no batch of the last retraining, expected b; mount the folder, put it back, or go back to {}: rm .*intake.json$"
+    for lasting in (True, False, True):
+        with pytest.raises(UserError, match=message.format("dataset.source")):
+            take_in(REPLACE, SOURCE, project, lasting=lasting)
+    shutil.copytree(project / "share/a", exports / "a")
+    with pytest.raises(UserError, match=message.format("a")):
+        take_in(REPLACE, SOURCE, project)
+    (project / "share/b").rename(exports / ".b")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'a'}", "a person has set b aside"
+    (exports / "a").rename(exports / "0")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / '0'}", "a new one in place of the one that is gone"
+    (exports / "0").rename(project / "0")
+    with pytest.raises(UserError, match="expected 0; mount"):
+        take_in(REPLACE, SOURCE, project)
+    INTAKE.unlink()
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{project / 'base'}", "as the message says"
+
+
+def test_without_an_accepted_batch_replaced_data_are_the_source(project: Path) -> None:
+    """A batch is a whole data set, and this one has no judgment."""
+    for _ in range(2):
+        taken = take_in(REPLACE, SOURCE, project, say=lambda _: None)
+        assert (taken.spec, [batch.state for batch in taken.batches]) == (f"beir:{project / 'base'}", ["quarantined"])
+
+
+def test_a_replaced_data_set_that_a_person_may_accept_is_accepted_as_the_message_says(project: Path, exports: Path) -> None:
+    with (exports / "b/corpus.jsonl").open("a") as handle:
+        handle.writelines(f'{{"_id": "c{number}", "text": "one and the same"}}\n' for number in range(60))
+    with pytest.raises(UserError, match=r"\(59 of 61 new .*\), expected .*; accept it \(retemper intake accept b\), or go back to a: rm "):
+        take_in(REPLACE, SOURCE, project)
+    accept(REPLACE, SOURCE, project, name="b")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}"

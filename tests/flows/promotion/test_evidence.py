@@ -51,6 +51,50 @@ def test_systems_are_chosen_on_the_queries_that_choose() -> None:
         evidence.choosing_metrics({"one": first}, "m", GUARANTEED, groups={})
 
 
+def in_groups(*sizes: int, clicked: int = 0, selected: bool | None = None) -> list[tuple[str, str, int]]:
+    """Dev judgments of groups of queries that share a document, which all choose (`selected`), or all confirm, and of clicks."""
+    judged: list[tuple[str, str, int]] = []
+    for number, size in enumerate(sizes):
+        names = (f"g{number}-{attempt:03}-" for attempt in range(100))
+        name = next(name for name in names if selected is None or is_selection_query(f"{name}0", {}) == selected)
+        judged += [(f"{name}{query}", f"d{number}", 1) for query in range(size)]
+    return judged + [(f"click-{query}", f"c{query}", 1) for query in range(clicked)]
+
+
+@pytest.mark.parametrize(
+    ("judged", "rule", "refusal", "warning"),
+    [
+        (in_groups(*[1] * 60), "guaranteed", "", ""),
+        (
+            in_groups(20, 20, selected=False),
+            "guaranteed",
+            "none of its 40 judged queries is among the one in 5 that choose the new model",
+            "",
+        ),
+        (in_groups(20, 20, selected=False), "not_worse", "", ""),
+        (in_groups(20, 20, selected=True), "guaranteed", "", "none of 40 judged queries is left to confirm a choice"),
+        (in_groups(clicked=50), "guaranteed", "", "all 50 judged queries come from clicks, which decide no promotion"),
+        (in_groups(clicked=50), "better", "", "all 50 judged queries come from clicks, which decide no promotion"),
+        (in_groups(1), "better", "", "found 1 judged query in common, expected at least 2"),
+        ([], "guaranteed", "", ""),
+    ],
+)
+def test_a_dev_set_on_which_nothing_can_be_decided_is_named_before_the_training(
+    folder: Path, judged: list[tuple[str, str, int]], rule: Any, refusal: str, warning: str
+) -> None:
+    """Ids and judgments alone tell: it took a whole training to hear of it."""
+    warnings: list[str] = []
+    evidence.foresee(folder, "m", Promotion(rule=rule), warn=warnings.append)
+    rows = [{"query": query, "doc": doc, "grade": grade} for query, doc, grade in judged]
+    write_table(folder / "qrels/dev.parquet", QRELS, [pa.Table.from_pylist(rows, QRELS)])
+    if refusal:
+        with pytest.raises(UserError, match=f"^dev: {refusal}"):
+            evidence.foresee(folder, "m", Promotion(rule=rule), warn=warnings.append)
+        return
+    evidence.foresee(folder, "m", Promotion(rule=rule), warn=warnings.append)
+    assert len(warnings) == bool(warning) and all(line.startswith(f"dev: {warning}") for line in warnings), warnings
+
+
 def test_systems_that_the_confirming_queries_had_a_say_in(folder: Path) -> None:
     def write_fusion(name: str, chosen_on: str | None, grid: int, **entry: Any) -> dict[str, Any]:
         path = folder / f"data/runs/{name}/fusion.json"

@@ -121,13 +121,17 @@ def test_the_check_of_an_inbox_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
         ("null", "full", True, []),
         ("0.4", "full", False, []),
         ("0.4", "index", False, [0.4]),
+        ("0.4", "skip", True, [0.4]),
         ("null", "index", False, []),
     ],
 )
 def test_what_the_data_set_may_lose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shrink: str, mode: Any, lasting: bool, limits: list[float]
 ) -> None:
-    """Null: anything. A dry run prepares no data in mode full, so there is nothing to compare."""
+    """Null: anything. A dry run prepares no data in mode full, so there is nothing to compare.
+
+    Mode skip looks as well: a delivery that lost half of its dev queries, say, has no new document and no new training query.
+    """
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
     Path("retraining.yaml").write_text(f"intake: {{shrink: {shrink}}}\n")
@@ -146,6 +150,34 @@ def test_what_the_data_set_may_lose(
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
     outlook.look(tmp_path, tree, bring=lambda **_: None, processes=Processes(), display=Display(), lasting=lasting)
     assert checked == limits
+
+
+@pytest.mark.parametrize(
+    ("queries", "mode", "lasting", "happened"),
+    [
+        ("corpus", "full", True, ["prepare", "foresee data/corpus"]),
+        ("corpus", "index", True, ["foresee data/corpus"]),
+        ("corpus", "full", False, []),
+        ("corpus", "index", False, ["foresee data/corpus"]),
+        ("corpus", "skip", True, []),
+        ("pseudo", "full", True, ["prepare"]),
+    ],
+)
+def test_a_first_retraining_looks_at_its_dev_queries_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, queries: str, mode: Any, lasting: bool, happened: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(f"report: {{metric: nDCG@10}}\nqueries: {queries}\n")
+    happenings: list[str] = []
+    for name in ("read_champions", "with_settings"):
+        monkeypatch.setattr(champion, name, lambda *_: [])
+    monkeypatch.setattr(outlook.plan, "make", lambda *_, **__: plan.Planned(Choice(mode, "it is a test"), {}))
+    monkeypatch.setattr(outlook.evidence, "foresee", lambda corpus, *_, **__: happenings.append(f"foresee {corpus}"))
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    outlook.look(
+        tmp_path, tree, bring=lambda targets: happenings.extend(targets), processes=Processes(), display=Display(), lasting=lasting
+    )
+    assert happenings == happened
 
 
 def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from flows.retraining.modes import Retrain
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.params.sections import read_yaml
+from tasks.params import Parameters
 from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, write_corpus
 
 PARTS = Parts({"corpus": "data/corpus", "encoder": "data/encoders/star"}, {"corpus": "c1", "encoder": "e1.dir"}, {"star": "encoder"})
@@ -28,6 +29,7 @@ class Worktree:
     def __init__(self, folder: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran: list[list[str]] = []
         self.how: dict[str, Any] | None = None
+        self.lost = ""  # a path of the champion that neither the cache nor the remote has
         self.trained = ["q1", "q2", "gone"]  # what the state of the champion lists
         self.now = champion.Champion(2, "star", "promoted", "", commit="then", replaced=1)
         monkeypatch.chdir(folder)
@@ -45,6 +47,8 @@ class Worktree:
         record = history.Ended("1", "promoted", "", "")
 
         def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+            if path == self.lost:
+                raise UserError(f"{path} of then: neither in the cache nor on the remote")
             if path == "data/corpus":
                 shutil.copytree(folder / "before", out)
             elif path == "data/state/star/known_queries.json":
@@ -195,6 +199,25 @@ def test_sources_count_by_content(full_params: dict[str, Any]) -> None:
     assert {name for name, digest in plan.recipe(moved, source).items() if digest != first[name]} == {"encoders"}
 
 
+def test_a_further_data_set_that_only_measures_changes_no_recipe(worktree: Worktree, full_params: dict[str, Any]) -> None:
+    recipe = plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})
+    worktree.write(full_params | {"extra": {"scifact": "beir:/scifact"}})
+    for record in ({}, {"recipe": recipe}, {"recipe": recipe | {"extra": "of an older version"}}):
+        worktree.how = {"mode": "full", **record}
+        assert worktree.make().choice.mode == "query_tower"
+        worktree.write(full_params | {"extra": {"scifact": "beir:/scifact"}})
+
+
+def test_every_section_decides_what_a_model_is_or_does_not() -> None:
+    """A new section is put on one of the two sides here, and in `plan.UNTRAINED` if it trains nothing."""
+    trained = {
+        "queries", "encoder", "prepare", "base", "pseudo", "encoders", "text", "tokenize", "bm25", "chunk", "pretrain", "rounds", "encode",
+        "index", "mine", "mix", "rerankers", "teacher", "adore", "fuse",
+    }  # fmt: skip
+    assert trained | {*plan.UNTRAINED} == Parameters.model_fields.keys()
+    assert not trained & {*plan.UNTRAINED}
+
+
 def test_what_cannot_be_had_is_one_line(worktree: Worktree, full_params: dict[str, Any]) -> None:
     before = Path("params.yaml").read_bytes()
     with pytest.raises(UserError, match=r"^retraining.yaml: retrain \(params.yaml of this retraining\): adore.star_queries.lrr: .*unknown"):
@@ -206,3 +229,18 @@ def test_what_cannot_be_had_is_one_line(worktree: Worktree, full_params: dict[st
         UserError, match=r"retrain.mode: found query_tower, but tokenize of params.yaml changed since champion/2 encoded its documents"
     ):
         worktree.make("query_tower")
+
+
+@pytest.mark.parametrize("lost", ["data/corpus", "data/encoders/star", "data/state/star/known_queries.json"])
+def test_auto_retrains_fully_once_a_part_of_the_champion_is_lost(worktree: Worktree, lost: str) -> None:
+    """`retemper forget` removes a champion's corpus from the cache and the remotes; the next retraining trains without the record."""
+    worktree.how = {"mode": "index", "start": 1, "recipe": plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})}
+    worktree.lost, before = lost, Path("params.yaml").read_bytes()
+    line = f"{lost} of then: neither in the cache nor on the remote"
+    planned = worktree.make(full_share=9, document_share=9)
+    assert planned.how == {"mode": "full", "why": f"{line}, so no start from champion/2"}
+    assert Path("params.yaml").read_bytes() == before
+    for mode in ("query_tower", "continue"):
+        remedy = r"; to retrain without it, set retrain\.mode: full \(or auto\) in retraining\.yaml$"
+        with pytest.raises(UserError, match=f"^{line}{remedy}"):
+            worktree.make(mode)

@@ -1,8 +1,11 @@
 """The flow that a schedule starts."""
 
+import errno
 import logging
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,3 +39,21 @@ def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
     (line,) = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"[\dT:.-]+\+00:00 retraining unchanged: as it was", line)
     assert events == []
+
+
+@pytest.mark.parametrize("where", [flow, retrain.retraining_tree])
+def test_a_lock_that_belongs_to_root_is_one_line_and_a_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any) -> None:
+    """After one `sudo retemper retrain`, each run ended in a traceback on Prefect's page, and nobody was told."""
+
+    @contextmanager
+    def refuse(*_: Any) -> Iterator[None]:
+        raise PermissionError(errno.EACCES, "Permission denied", "retrain.lock")
+        yield
+
+    notices: list[tuple[str, str]] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(where, "hold_for_retraining", refuse)
+    monkeypatch.setattr(flow.notify, "notify", lambda event, text, *_, **__: notices.append((event, text)))
+    state = flow.scheduled.fn()
+    assert state.name == "Failed" and str(state.message).startswith("retrain.lock: Permission denied; ")
+    assert notices == [("failed", f"{tmp_path.name}: retraining failed: {state.message}")]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,3 +112,14 @@ def test_a_runner_that_keeps_ending_within_a_minute_ends_the_schedule(watched: W
         watched.now += seconds
 
     assert watched.watch([None] * 9, run=run) == events
+
+
+@pytest.mark.parametrize(("counts", "texts"), [((0, 0), []), ((2, 0), []), ((0, 1), ["1 run"]), ((1, 3), ["3 runs"])])
+def test_people_are_told_of_missed_runs(monkeypatch: pytest.MonkeyPatch, counts: tuple[int, int], texts: list[str]) -> None:
+    """A week without a retraining was one line in the schedule's log."""
+    notices: list[tuple[str, str]] = []
+    monkeypatch.setattr(missed, "tidy", lambda *_: counts)
+    monkeypatch.setattr(schedule.notify, "notify", lambda event, text, _warn: notices.append((event, text)))
+    schedule._tidy(Schedule("n", None, 60, "UTC", "main"))
+    name = Path.cwd().name
+    assert notices == [("missed", f"{name}: {text} of the schedule did not start; retemper retrain makes up for them") for text in texts]
