@@ -148,7 +148,7 @@ def _retrain_once(
 
     candidate = decision.find_candidate(planned, now, measure=seen.measure, rule=rules.promotion)
     begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.metrics)
-    if now and (reason := decision.nothing_new(tree, candidate, now)):
+    if now and (reason := decision.nothing_new(tree, candidate, seen.champions, rule=rules.promotion)):
         return replace(begun, result="unchanged", reason=reason)
     decided = decision.make_decision(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
     ended = replace(begun, result="promoted" if decided.promoted else "refused", reason=decided.reason)

@@ -135,7 +135,6 @@ def test_what_the_data_set_may_lose(
     for place, name, value in (
         (champion, "read_champions", [current]),
         (champion, "with_settings", [current]),
-        (champion, "warn_if_lost", None),
         (outlook.plan, "make", plan.Planned(Choice(mode, "it is a test"), {})),
         (outlook.measurement, "warn_if_not_comparable", None),
         (outlook.power, "foresee", ""),
