@@ -7,9 +7,11 @@ import pytest
 
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
+from flows.champions.measurement import NotComparable
 from flows.champions.parts import Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
+from flows.promotion import evidence
 from flows.promotion.records import Promotion
 from flows.retraining import decision
 
@@ -47,16 +49,16 @@ def test_a_comparison_that_is_impossible_names_what_can_be_done(tmp_path: Path, 
 
     def evaluate(_project: Path, rival: champion.Champion, **_: object) -> Any:
         if rival.number == lost:
-            raise decision.NotComparable(f"champion/{rival.number}: data/encoders/a is lost")
+            raise NotComparable(f"champion/{rival.number}: data/encoders/a is lost")
         return {"dev": {"AP": 0.4}}
 
     monkeypatch.setattr(decision, "evaluate_champion", evaluate)
-    values = {decision.evidence.VALUES / "a": 0.9}  # the new model's; it passes against all that can be measured
+    values = {evidence.VALUES / "a": 0.9}  # the new model's; it passes against all that can be measured
     monkeypatch.setattr(decision, "values", lambda folder, *_: dict.fromkeys(map(str, range(900)), values.get(folder, 0.5)))
     monkeypatch.setattr(decision, "remove_worktree", lambda _: None)
     for name in ("groups", "slices"):
-        monkeypatch.setattr(decision.evidence, name, lambda _: {})
-    monkeypatch.setattr(decision.evidence, "fresh_queries", lambda *_, **__: set())
+        monkeypatch.setattr(evidence, name, lambda _: {})
+    monkeypatch.setattr(evidence, "fresh_queries", lambda *_, **__: set())
     reasons = []
     for lost in (1, 2):  # noqa: B007 (evaluate reads it)
         decided = decision.make_decision(tmp_path, CHAMPIONS, CANDIDATE, rule=Promotion(), processes=Processes(), display=Display())
