@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from flows.champions import tree
-from flows.champions import tree
 from flows.champions.tree import hold_for_dry_run, hold_for_retraining, uncommitted
 from flows.repository.git import git
 from tasks.core.errors import UserError
