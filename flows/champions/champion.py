@@ -257,22 +257,6 @@ def _crown_by_hand(project: Path, champion: Champion) -> Champion:
     return crown(project, champion)
 
 
-def warn_if_lost(project: Path, reigning: Champion, warn: Callable[[str], None]) -> None:
-    """Warn, before hours of training, if an encoder of the champion is lost: the comparison needs it.
-
-    It is not an error, because the same recipe over the same data makes it again.
-    """
-    try:
-        parts = parts_at(project, reigning)
-        encoders = [parts.paths[kind] for kind in parts.encoders.values()]
-        outs.refuse_lost(encoders, project=project, lock=lock_at(project, reigning.commit))
-    except UserError as error:
-        warn(
-            f"champion/{reigning.number}, the model to compare with, is unavailable: {error}. The comparison will fail unless this "
-            "retraining recomputes it; to crown another: retemper champion set MODEL"
-        )
-
-
 def timestamp() -> str:
     """The current time, as it is shown."""
     return datetime.now(UTC).isoformat(timespec="seconds")

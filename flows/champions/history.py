@@ -117,6 +117,12 @@ def remember_killed(project: Path) -> Ended | None:
     return next((one for one in read_history(project) if one.id == killed.id), killed)
 
 
+def remember_stopped(project: Path, stopped: Ended, warn: Callable[[str], None]) -> None:
+    """Add a stopped run to the history. If it has still written its record, its note stays, so that the next run reports what it did."""
+    if stopped.id not in {entry.id for entry in read_history(project)}:
+        remember(project, stopped, warn)
+
+
 def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
     """Append to the history, safely on disk before the run's note is removed. A full disk only gives a warning.
 

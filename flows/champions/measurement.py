@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.champions import champion
+from flows.champions import champion, outs
 from flows.champions.champion import Champion
-from flows.champions.parts import documents_of, has_own_index, with_its_index
+from flows.champions.parts import Parts, documents_of, has_own_index, with_its_index
 from flows.evaluating.evaluate import untrained_rounds
 from flows.parameters import edit
 from flows.parameters.sources import KEEP_SOURCE
@@ -27,8 +27,7 @@ from tasks.core.params.sections import read_yaml
 from tasks.core.training.companions import LEARNED
 
 SCRATCH = Path(".retemper", COMPARED)
-PSEUDO = "pseudo"  # the section, and a value of `queries` and of pseudo.dev
-DEV = Path("data/corpus/qrels/dev.parquet")  # the source's own
+PSEUDO = "pseudo"  # a value of `queries`, and the stage that then writes the corpus with the queries
 OF_SERVER = ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT")  # environment: a Prefect server, and its limit
 
 
@@ -38,7 +37,7 @@ class NotComparable(UserError):
 
 def lost_index(project: Path, reigning: Champion) -> str | None:
     """Why the champion cannot be searched over other documents; None if it can, because what its indexes have learned is kept."""
-    sections = parse_yaml(champion.show(project, reigning.commit, "params.yaml") or "") or {}
+    sections = _own_sections(project, reigning)
     for name in champion.parts_at(project, reigning).encoders:
         if not has_own_index(sections, name):
             continue
@@ -47,35 +46,41 @@ def lost_index(project: Path, reigning: Champion) -> str | None:
     return None
 
 
-def makes_dev(sections: Mapping[str, Any]) -> bool:
-    """Whether stage pseudo makes the dev queries, by params.yaml and the prepared data set; False if it copies those of the source."""
-    from tasks.core.tables.parquet import count_rows
-
-    if sections.get("queries") != PSEUDO:
-        return False
-    if dev := (sections.get(PSEUDO) or {}).get("dev"):
-        return bool(dev == PSEUDO)
-    return DEV.exists() and not count_rows(DEV)
-
-
-def other_dev(project: Path, reigning: Champion) -> str | None:
-    """Why stage pseudo would make other dev queries in a run that searches as the champion does; None if it would not."""
-    sections = read_yaml(Path("params.yaml"))
-    if not makes_dev(sections):
-        return None
-    own = parse_yaml(champion.show(project, reigning.commit, "params.yaml") or "") or {}
-    judging = ("text", "tokenize", *([BM25] if BM25 in reigning.fusion else []))
-    if changed := [name for name in judging if (own.get(name) or {}) != (sections.get(name) or {})]:
-        others = "which change the dev queries made from the documents (pseudo.dev)"
-        return f"champion/{reigning.number}: params.yaml now has other settings in {', '.join(changed)}, {others}"
+def lost_part(project: Path, reigning: Champion) -> str | None:
+    """Which part that measures the champion neither the cache nor the remote has, in words; None if none is lost."""
+    try:
+        parts, own_sections = champion.parts_at(project, reigning), _own_sections(project, reigning)
+        paths = [parts.paths[kind] for kind in parts.encoders.values()]
+        indexed = [name for name in parts.encoders if has_own_index(own_sections, name)]
+        paths += [f"data/indexes/{name}/{file}" for name in indexed for file in ("index.json", LEARNED)]
+        outs.refuse_lost(paths, project=project, lock=champion.lock_at(project, reigning.commit))
+    except UserError as error:
+        return f"champion/{reigning.number}: {error}"
     return None
 
 
-def warn_if_not_comparable(project: Path, reigning: Champion, *, warn: Callable[[str], None]) -> None:
-    """Warn, before a training, if `evaluate_champion` will not be able to measure the champion."""
-    with suppress(UserError):  # it is lost, and the run may make it again
-        if reason := lost_index(project, reigning) or other_dev(project, reigning):
-            warn(f"{reason}, so a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
+def is_measurable(project: Path, reigning: Champion) -> bool:
+    """Whether `evaluate_champion` can measure the champion, as far as is known without a run."""
+    with suppress(UserError):
+        return not (lost_part(project, reigning) or lost_index(project, reigning))
+    return False
+
+
+def warn_if_not_comparable(project: Path, reigning: Champion, way_out: str, *, warn: Callable[[str], None]) -> None:
+    """Warn, before hours of training, if `evaluate_champion` will not be able to measure the champion. `way_out`: what can be done then.
+
+    A lost part is not an error, because the same recipe over the same data makes it again.
+    """
+    with suppress(UserError):
+        if lost := lost_part(project, reigning):
+            warn(f"{lost}. Unless this retraining makes it again, a new model cannot be compared with it and will be refused; {way_out}")
+        elif reason := lost_index(project, reigning):
+            warn(f"{reason}, so a new model cannot be compared with it and will be refused; {way_out}")
+
+
+def _own_sections(project: Path, reigning: Champion) -> dict[str, Any]:
+    """The champion's own params.yaml."""
+    return parse_yaml(champion.show(project, reigning.commit, "params.yaml") or "") or {}
 
 
 def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes, display: Display) -> dict[str, Any]:
@@ -83,25 +88,22 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
 
     A second tree measures it by an ordinary run, as it is served: its encoders are rounds of no steps with its own text and token
     settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the current ones. Shards of unchanged
-    documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Where
-    stage pseudo makes the dev queries, the start encoder stays, because it judges them. Raises UserError if an encoder is lost, and
-    NotComparable if what such an index has learned was not kept, or dev queries would be others.
+    documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Queries
+    that stage pseudo has made are read, not made again: the champion as start encoder would judge them differently. Raises NotComparable
+    if a part of it is lost, or what such an index has learned was not kept, and UserError if the run fails.
     """
     name = f"champion/{reigning.number}"
     remove_worktree(SCRATCH)
     SCRATCH.mkdir(parents=True)
-    parts = champion.parts_at(project, reigning)
-    get = champion.getter(project, reigning.commit)
-    if reason := lost_index(project, reigning) or other_dev(project, reigning):
-        raise NotComparable(
-            f"{reason}, so the two cannot be compared; the champion stays (to crown the new one: retemper champion set MODEL)"
-        )
-    (SCRATCH / "params.yaml").write_text(champion.show(Path.cwd(), reigning.commit, "params.yaml") or "", encoding="utf-8")
-    own_sections, sections = read_yaml(SCRATCH / "params.yaml"), read_yaml(Path("params.yaml"))
-    for encoder, kind in parts.encoders.items():
-        get(parts.paths[kind], SCRATCH / kind)
-        if has_own_index(own_sections, encoder):
-            get(f"data/indexes/{encoder}/{LEARNED}", SCRATCH / kind / LEARNED)
+    own_sections, sections = _own_sections(project, reigning), read_yaml(Path("params.yaml"))
+    try:
+        parts, no_index = champion.parts_at(project, reigning), lost_index(project, reigning)
+        if not no_index:
+            _get_encoders(project, reigning, parts, own_sections=own_sections)
+    except UserError as error:
+        raise NotComparable(f"{name}: {error}") from None
+    if no_index:
+        raise NotComparable(no_index)
     stage = "evaluate_fuse" if reigning.fusion else "evaluate_adore" if has_own_index(own_sections, reigning.model) else "evaluate"
     tree = make_worktree(SCRATCH / "tree", commit_of("HEAD"))
     for file in (locks.DVC_LOCK, SOURCE, "params.yaml"):
@@ -109,8 +111,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
     settings: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
     settings |= {section: own_sections[section] for section in ("text", "tokenize", "encode") if section in own_sections}
     encoders = {documents_of(own_sections, encoder): str((SCRATCH / kind).resolve()) for encoder, kind in parts.encoders.items()}
-    same_start = sections.get("queries") == PSEUDO and own_sections.get("encoder") == sections.get("encoder")  # pseudo has run
-    settings |= untrained_rounds(encoders, keep_start=same_start or makes_dev(sections))
+    settings |= untrained_rounds(encoders)
     settings["adore"] = {
         encoder: with_its_index(own_sections, encoder) for encoder in parts.encoders if has_own_index(own_sections, encoder)
     }
@@ -120,6 +121,9 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
         }
     if BM25 in reigning.fusion:
         settings["bm25"] = own_sections.get("bm25") or {}
+    if sections.get("queries") == PSEUDO:
+        settings |= {"queries": "corpus", "dataset.source": f"parquet:{Path('data', PSEUDO).resolve()}"}
+        settings |= {"prepare.leaks": "allow", "bm25.depth": 0}  # nothing is trained
     edit.apply([edit.setting(key, value) for key, value in settings.items()], tree / "params.yaml", lambda _: None)
     equip(tree)
     (tree / ".retemper").mkdir(exist_ok=True)
@@ -132,6 +136,15 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
         raise UserError(f"{name} could not be measured on the new data: {reason}")
     shutil.copytree(tree / "data/values" / reigning.model, SCRATCH / "values")
     return dict(read_json(tree / METRICS / f"{reigning.model}.json"))
+
+
+def _get_encoders(project: Path, reigning: Champion, parts: Parts, *, own_sections: Mapping[str, Any]) -> None:
+    """Copy the champion's encoders, and what their own indexes have learned, to SCRATCH. Raises UserError if one is lost."""
+    get = champion.getter(project, reigning.commit)
+    for encoder, kind in parts.encoders.items():
+        get(parts.paths[kind], SCRATCH / kind)
+        if has_own_index(own_sections, encoder):
+            get(f"data/indexes/{encoder}/{LEARNED}", SCRATCH / kind / LEARNED)
 
 
 def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable[[str], None]) -> tuple[int, list[Problem]]:

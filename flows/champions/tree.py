@@ -18,6 +18,7 @@ from tasks.core.sources.forgotten import FILE as FORGOTTEN
 FOLDER = Path(".retemper/retraining")
 LOCK = Path(".retemper/retraining.lock")  # of a retraining in progress
 LOOK = Path(".retemper/retraining.look.lock")  # of a dry run of one
+WAIT_SECONDS = 3600.0  # for a dry run, which may prepare the data
 BRANCH = "refs/heads/retemper/retraining"
 TAGS = "refs/tags/champion/"
 RECORD = "retraining.json"
@@ -63,11 +64,19 @@ class Tree:
 def hold_for_retraining(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the worktree for a retraining. Raises UserError if another retraining holds it.
 
-    If a dry run holds it, call `waiting` and wait: a dry run at three at night must not cost the week's retraining.
+    If a dry run holds it, call `waiting` and wait: a dry run at three at night must not cost the week's retraining. One that has been
+    suspended must not cost all of them: raises UserError after WAIT_SECONDS.
     """
     with ExitStack() as stack:
-        with locks.wait_and_hold(project / LOOK, waiting):
+        with locks.wait_and_hold(project / LOOK, waiting, seconds=WAIT_SECONDS):
             stack.enter_context(locks.hold_run_lock(project / LOCK))
+        yield
+
+
+@contextmanager
+def hold_if_idle(project: Path) -> Iterator[None]:
+    """Hold the worktree without waiting. Raises UserError if a retraining, or a dry run of one, holds it."""
+    with locks.hold_run_lock(project / LOOK), locks.hold_run_lock(project / LOCK):
         yield
 
 

@@ -298,17 +298,18 @@ def edits_of(
     return [edit.setting(key, value) for key, value in (values | tokens).items()], notes
 
 
-def untrained_rounds(encoders: Mapping[str, str], *, keep_start: bool = False) -> dict[str, Any]:
+def untrained_rounds(encoders: Mapping[str, str]) -> dict[str, Any]:
     """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains.
 
-    The first becomes the start encoder, which gives the tokenizer; with `keep_start`, all are entries of `encoders` beside the current one.
+    The first becomes the start encoder, which gives the tokenizer; the others are entries of `encoders`.
     """
-    added = list(encoders) if keep_start else list(encoders)[1:]
-    settings = dict[str, Any]({section: {} for section in EMPTIED}) | {
-        "encoders": {f"encoder_of_{name}": {"source": encoders[name]} for name in added},
-        "rounds": {name: AS_IT_IS | ({"init": f"encoder_of_{name}"} if name in added else {}) for name in encoders},
+    start, *others = encoders
+    return dict[str, Any]({section: {} for section in EMPTIED}) | {
+        "base": {},
+        "encoder.source": encoders[start],
+        "encoders": {f"encoder_of_{name}": {"source": encoders[name]} for name in others},
+        "rounds": {name: AS_IT_IS | ({"init": f"encoder_of_{name}"} if name in others else {}) for name in encoders},
     }
-    return settings if keep_start else settings | {"base": {}, "encoder.source": next(iter(encoders.values()))}
 
 
 def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], list[str]]:

@@ -4,10 +4,12 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 from tasks.core.errors import UserError
 from tasks.core.files import write_text
@@ -37,16 +39,35 @@ def hold_run_lock(path: Path = RUN_LOCK) -> Iterator[None]:
 
 
 @contextmanager
-def wait_and_hold(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Wait for the lock `path` and hold it. `waiting` is called if another process holds it. The kernel releases it when we die."""
+def wait_and_hold(path: Path, waiting: Callable[[], None] = lambda: None, *, seconds: float | None = None) -> Iterator[None]:
+    """Wait for the lock `path` and hold it. `waiting` is called if another process holds it. The kernel releases it when we die.
+
+    Raises UserError if another process still holds it after `seconds` (None: wait without a limit).
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waiting()
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            if seconds is None:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            else:
+                _wait(handle, path, seconds)
         yield
+
+
+def _wait(handle: IO[str], path: Path, seconds: float) -> None:
+    """Lock the open file at `path` within `seconds`. UserError if another process does not release it by then."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise UserError(f"{path}: another process has held it for {seconds:g} s; find it (fuser {path}) and stop it") from None
+        time.sleep(0.2)
 
 
 @contextmanager

@@ -5,7 +5,23 @@ from collections.abc import Sequence
 from flows.champions.champion import Champion
 from flows.champions.parts import is_same_model
 from flows.intake.settings import FILE
+from flows.promotion.records import Promotion
 from tasks.core.errors import UserError
+
+
+def rivals(champions: Sequence[Champion], measure: str, rule: Promotion) -> list[Champion]:
+    """The champions that a new model may be compared with, the present one first. Raises UserError as `standing` does."""
+    return standing(champions, measure, rule.anchor) if rule.rule == "guaranteed" else list(champions[-1:])
+
+
+def way_out(champions: Sequence[Champion], rival: Champion, measure: str, *, rule: Promotion) -> str:
+    """What a person can do if no model can be compared with `rival`, one of `rivals`."""
+    now = champions[-1].number
+    if rival.number not in {old.number for old in standing(champions, measure, now)}:
+        return f"set promotion.anchor of {FILE} to {now}"
+    crown = "crown the new model: retemper champion set MODEL"
+    is_anchor = rule.rule == "guaranteed" and rival.number == (rule.anchor or champions[0].number)
+    return f"{crown}, and set promotion.anchor of {FILE} to its number" if is_anchor else crown
 
 
 def standing(champions: Sequence[Champion], measure: str, anchor: int | None = None) -> list[Champion]:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from tasks.core.errors import FULL, UserError
 
-GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install`, git checkout returns the status of its hook
+GIT = [
+    *("git", "-c", f"core.hooksPath={os.devnull}"),  # after `dvc install`, git checkout returns the status of its hook
+    *("-c", "core.fsync=committed,loose-object"),  # after a power cut, an unflushed object or reference is empty; git < 2.36 ignores this
+]
 QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
 NOBODY = {  # the identity of commits if git has none, or if no person commits
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))

@@ -11,7 +11,7 @@ from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import Champion
 from flows.champions.history import Ended
-from flows.champions.measurement import SCRATCH, NotComparable, evaluate_champion, values
+from flows.champions.measurement import SCRATCH, NotComparable, evaluate_champion, is_measurable, values
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
 from flows.intake import settings
 from flows.process.display import Display
@@ -20,7 +20,7 @@ from flows.promotion import evidence
 from flows.promotion.guaranteed import MOST
 from flows.promotion.records import Evidence, Promotion, Verdict
 from flows.promotion.rule import decide
-from flows.promotion.standing import standing
+from flows.promotion.standing import rivals, way_out
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import corpus_of
 from flows.repository.worktree import remove_worktree
@@ -80,13 +80,21 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
     return Candidate(new, parts, all_metrics, evidence.count_looks(eligible, measure, sections, fused=rule.fusions))
 
 
-def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion) -> str | None:
-    """Why there is nothing to decide, or None: the candidate is the champion itself, or the last retraining was just the same."""
-    model, parts = candidate.champion.model, candidate.parts
+def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, champions: Sequence[Champion], *, rule: Promotion) -> str | None:
+    """Why there is nothing to decide, or None: the candidate is the champion itself, or the last retraining was just the same.
+
+    After a refusal without a comparison there is, as soon as each champion that is compared with it can be measured.
+    """
+    model, parts, now = candidate.champion.model, candidate.parts, champions[-1]
     if (parts.digests, parts.fusion, parts.settings) == (now.digests, now.fusion, now.settings):
         return f"{model} is champion/{now.number} itself: nothing that it depends on has changed"
     last = _same_again(tree, now.number)
-    return None if last is None else f"nothing new since {last.when}: {last.reason}"
+    if last is None:
+        return None
+    not_compared = last.result == "refused" and last.comparison is None and not champion.find_rejected(champions, parts)
+    if not_compared and all(is_measurable(tree.folder, rival) for rival in rivals(champions, candidate.champion.measure, rule)):
+        return None
+    return f"nothing new since {last.when}: {last.reason}"
 
 
 def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
@@ -136,11 +144,15 @@ def compare(
 
     def measured(rival: Champion) -> dict[int, dict[str, float]]:
         work = partial(evaluate_champion, project, rival, processes=processes, display=display)
-        all_metrics[f"champion/{rival.number}"] = retry_cancelled(work)
+        try:
+            all_metrics[f"champion/{rival.number}"] = retry_cancelled(work)
+        except NotComparable as error:
+            remedy = way_out(champions, rival, new.measure, rule=rule)
+            raise NotComparable(f"{error}, so the two cannot be compared; champion/{now.number} stays ({remedy})") from None
         return {rival.number: values(SCRATCH / "values", new.measure, all_metrics[f"champion/{rival.number}"])}
 
     guaranteed, now = rule.rule == "guaranteed", champions[-1]
-    others = [rival for rival in standing(champions, new.measure, rule.anchor) if rival.number != now.number] if guaranteed else []
+    others = [rival for rival in rivals(champions, new.measure, rule) if rival.number != now.number]
     old_values = measured(now)
     new_values = values(evidence.VALUES / new.model, new.measure, all_metrics[new.model])
     measurements = Evidence(new_values, old_values, groups=evidence.groups(Path(parts.paths["corpus"])))

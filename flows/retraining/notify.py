@@ -45,7 +45,9 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
             else:
                 _send(address, event, text)
         except (OSError, ValueError, http.client.HTTPException, UserError) as error:
-            reason = f"status {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
+            reason = type(error).__name__
+            if isinstance(error, urllib.error.HTTPError):
+                reason = f"status {error.code}{', a redirect; give the address that it leads to' if 300 <= error.code < 400 else ''}"
             warn(f"{WEBHOOK}: could not send the notice of {event} ({reason})")
     if name := os.environ.get(BLOCK):
         try:
@@ -58,13 +60,20 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
             )
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect as an error: following it would send a GET without the notice, which is answered as if all were well."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def _post(address: str, message: dict[str, Any]) -> None:
     """POST `message` as JSON; retry if the address does not answer or reports a temporary error."""
     body = json.dumps(message).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json", "User-Agent": "retemper"})
     for remaining in reversed(range(RETRIES + 1)):
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=SECONDS) as answer:
                 answer.read()
             return
         except OSError as error:

@@ -24,7 +24,7 @@ from flows.process.display import Display, Outcome
 from flows.process.processes import Processes, stopping_on_signals
 from flows.promotion import evidence, power
 from flows.promotion.rule import measure_of
-from flows.promotion.standing import standing
+from flows.promotion.standing import rivals, way_out
 from flows.repository.project import settings_errors
 from flows.retraining import notify, plan
 from flows.retraining.pipeline import run_pipeline
@@ -94,13 +94,11 @@ def look(
     if now and is_prepared and rules.intake.shrink is not None:
         shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
     if planned.choice.mode != "skip":
-        if now:
-            champion.warn_if_lost(project, now, display.warn)
-            measurement.warn_if_not_comparable(project, now, warn=display.warn)
+        for rival in rivals(champions, measure, rules.promotion):
+            remedy = way_out(champions, rival, measure, rule=rules.promotion)
+            measurement.warn_if_not_comparable(project, rival, remedy, warn=display.warn)
         if is_prepared and read_yaml(Path("params.yaml")).get("queries") != "pseudo":
             evidence.foresee(Path("data/corpus"), measure, rules.promotion, warn=display.warn)
-        if rules.promotion.rule == "guaranteed":
-            standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
         last = history.read_outcome(tree.folder, tree.tip) if tree.tip else None
         if line := power.foresee((last and last.comparison) or {}, rules.promotion, measure):
             display.line(line)

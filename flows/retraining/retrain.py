@@ -49,7 +49,8 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
                 exports = read_export(project)
                 ended = _retrain_until_settled(project, follow, attempt, check=check, processes=processes, display=display)
         except KeyboardInterrupt:
-            history.remember(project, replace(attempt.begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
+            stopped = replace(attempt.begun, result="stopped", reason="stopped; the next run resumes")
+            history.remember_stopped(project, stopped, display.warn)
             raise
         except run.StagesFailed as failed:
             ended = replace(attempt.begun, result="failed", reason=merge.name_batches(str(failed), retraining_tree.folder_of(project)))
@@ -64,6 +65,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(ended, champion=_number(project))
         ended = replace(ended, reason=printable(ended.reason))
         history.remember(project, ended, display.warn)
+        _notify(project, ended, display)  # before what may be slow, or be the failure's cause
         if ended.commit is None:  # otherwise it has been pushed
             _say(machines.push(project), display)
         if ended.commit:
@@ -73,8 +75,16 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             with contextlib.chdir(retraining_tree.folder_of(project)):
                 export_run(project, exports, display.warn, commit=ended.commit, outcome=facts)
     display.line(f"{champion.timestamp()} {ended.line}" if dated else f"\n{ended.line}")
-    _notify(project, ended, display)
     return ended
+
+
+def report_killed(project: Path) -> None:
+    """Remember a retraining that was killed, and send its notice; the next one does it otherwise. Nothing happens if one is at work."""
+    if (project / history.AT_WORK).exists():
+        with contextlib.suppress(UserError), retraining_tree.hold_if_idle(project):
+            display = Display()
+            if killed := history.remember_killed(project):
+                _notify(project, killed, display)
 
 
 def _notify(project: Path, ended: Ended, display: Display) -> None:
@@ -148,7 +158,7 @@ def _retrain_once(
 
     candidate = decision.find_candidate(planned, now, measure=seen.measure, rule=rules.promotion)
     begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.metrics)
-    if now and (reason := decision.nothing_new(tree, candidate, now)):
+    if now and (reason := decision.nothing_new(tree, candidate, seen.champions, rule=rules.promotion)):
         return replace(begun, result="unchanged", reason=reason)
     decided = decision.make_decision(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
     ended = replace(begun, result="promoted" if decided.promoted else "refused", reason=decided.reason)

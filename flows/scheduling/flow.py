@@ -27,7 +27,7 @@ def scheduled(follow: str = "HEAD") -> State[None]:
     """Retrain the project in the current folder; the state's name and message say how that ended."""
     project = Path.cwd()
     try:
-        with hold_for_retraining(project):
+        with hold_for_retraining(project, lambda: print("waiting for retemper retrain --dry-run to end", flush=True)):
             pass
     except UserError as error:
         return Completed(name=SKIPPED, message=str(error))

@@ -42,6 +42,7 @@ LONGEST = 366 * 24 * 3600  # seconds of an interval
 AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly; twice as long after each failure of the server
 SHORT_SECONDS = 60.0  # a runner that lives as long has started well
 MOST_FAILURES = 5  # in a row
+LOOK_SECONDS = 60.0  # between two looks for a retraining that was killed
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,23 @@ def _start_server() -> Server | None:
 
 
 def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> None:
-    """Keep the runner and our server alive. Returns only if one keeps ending, or Prefect's API is unavailable for minutes: a failure."""
+    """Keep the runner and our server alive, and report runs that were killed, as the next one may be a week away.
+
+    Returns only if one keeps ending, or Prefect's API is unavailable for minutes: a failure.
+    """
     when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron is not None else f"every {schedule.interval} s"
     print(f"retraining {when} as {FLOW}/{schedule.name}, following {schedule.follow}; Ctrl-C ends it", flush=True)
     runner: threading.Thread | None = None
-    failures, started, pause = 0, 0.0, 0.0
+    failures, started, pause, looked = 0, 0.0, 0.0, -LOOK_SECONDS
     while failures < MOST_FAILURES:
         time.sleep(pause)
         pause = 0.0
+        if time.monotonic() - looked >= LOOK_SECONDS:
+            looked = time.monotonic()
+            with suppress(Exception):  # the next retraining does it, or says why it cannot
+                from flows.retraining.retrain import report_killed
+
+                report_killed(Path.cwd())
         try:
             if server and not server.is_alive():
                 _warn("Prefect's server ended unexpectedly; restarting it")

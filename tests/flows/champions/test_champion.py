@@ -291,7 +291,6 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         (champion, "read_champions", [current]),
         (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (outlook, "take_in", None),
-        (champion, "warn_if_lost", None),
         (outlook.measurement, "warn_if_not_comparable", None),
         (outlook.shrinkage, "refuse", None),
         (retrain, "run_pipeline", None),
@@ -318,14 +317,15 @@ def test_a_champion_that_is_lost_is_told_before_a_training(fusion_repository: tu
         requests.extend(paths)
         raise UserError("data/encoders/a: neither in the cache nor on the remote")
 
-    champion.warn_if_lost(folder, crowned, pytest.fail)
-    monkeypatch.setattr(champion.outs, "refuse_lost", report_lost)
-    champion.warn_if_lost(folder, crowned, warnings.append)
+    outlook.measurement.warn_if_not_comparable(folder, crowned, "do this", warn=pytest.fail)
+    assert outlook.measurement.is_measurable(folder, crowned)
+    monkeypatch.setattr(outlook.measurement.outs, "refuse_lost", report_lost)
+    outlook.measurement.warn_if_not_comparable(folder, crowned, "do this", warn=warnings.append)
     assert requests == ["data/encoders/a"]
     (line,) = warnings
-    assert line.startswith(
-        "champion/1, the model to compare with, is unavailable: data/encoders/a: neither in the cache nor on the remote. The"
-    )
+    assert line.startswith("champion/1: data/encoders/a: neither in the cache nor on the remote. Unless this retraining makes it again,")
+    assert line.endswith("will be refused; do this")
+    assert not outlook.measurement.is_measurable(folder, crowned)
 
 
 def test_a_champion_that_never_was_is_refused_by_its_number(fusion_repository: tuple[Path, str]) -> None:

@@ -144,7 +144,6 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     taken_back = [make_champion(1, "first", "e1"), make_champion(2, "promoted", "e2"), make_champion(3, "rollback", "e1")]
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, **__: None)
     monkeypatch.setattr(outlook.shrinkage, "refuse", lambda *_, **__: None)
-    monkeypatch.setattr(champion, "warn_if_lost", lambda *_: None)
     monkeypatch.setattr(outlook.measurement, "warn_if_not_comparable", lambda *_, **__: None)
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")

@@ -83,3 +83,18 @@ def test_a_retraining_waits_for_a_dry_run_and_not_for_another_retraining(tmp_pat
                     pass
         future.result()
     assert events == ["waiting", "looked", "retrains"]
+
+
+def test_a_dry_run_that_was_suspended_does_not_block_all_retrainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "WAIT_SECONDS", 0.0)
+    waits: list[str] = []
+    refused = pytest.raises(UserError, match=r"retraining.look.lock: another process has held it for 0 s; find it \(fuser ")
+    with (
+        hold_for_dry_run(tmp_path),
+        refused,
+        hold_for_retraining(tmp_path, lambda: waits.append("waiting")),
+    ):
+        pass
+    assert waits == ["waiting"]
+    with hold_for_retraining(tmp_path):
+        pass

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from flows.champions.champion import Champion
-from flows.promotion.standing import standing
+from flows.promotion.records import Promotion
+from flows.promotion.standing import rivals, standing, way_out
 from tasks.core.errors import UserError
 
 
@@ -53,3 +54,23 @@ def test_one_model_is_compared_with_once() -> None:
     assert numbers([first, second, third]) == [3], "the first one again, which is the anchor too"
     data = Champion(3, "a", "data", "now", replaced=2, digests=second.digests | {"corpus": "new"})
     assert numbers([first, second, data]) == [3, 1], "the same model over new data takes its place"
+
+
+def test_a_champion_that_cannot_be_measured_has_a_way_out_that_works() -> None:
+    """As long as the rule asks for a comparison with it, no model can be promoted, whatever is crowned by hand."""
+    first, second = make_champion(1, "first"), winner(2, [1], [])
+    crown, set_anchor = "crown the new model: retemper champion set MODEL", "set promotion.anchor of retraining.yaml to "
+
+    def advice(champions: list[Champion], number: int, **rule: Any) -> str:
+        rival = next(champion for champion in rivals(champions, "m", Promotion(**rule)) if champion.number == number)
+        return way_out(champions, rival, "m", rule=Promotion(**rule))
+
+    assert advice([first], 1, rule="not_worse") == crown
+    assert advice([first, second], 2, rule="better") == crown
+    assert [rival.number for rival in rivals([first, second], "m", Promotion(rule="better"))] == [2]
+    assert rivals([], "m", Promotion()) == rivals([], "m", Promotion(rule="better")) == []
+    assert advice([first], 1) == advice([first, second], 1) == f"{crown}, and {set_anchor}its number", "of its chain, and the anchor"
+    assert advice([first, second], 2) == advice([first, second], 1, anchor=2) == crown, "of its chain alone"
+    by_hand = [first, second, make_champion(3, "set")]
+    assert advice(by_hand, 1) == f"{set_anchor}3", "the anchor alone"
+    assert numbers(by_hand, anchor=3) == [3], "so that works"

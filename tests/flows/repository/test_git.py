@@ -1,5 +1,7 @@
 """Who commits: git's own identity where it has one, ours where it has none; and what is said of a git that fails."""
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -65,3 +67,24 @@ def test_a_folder_of_another_user_is_refused_with_gits_remedy(tmp_path: Path, mo
     message = rf"^git rev-parse: detected dubious ownership .*; run as its owner, or, if you trust it: .* safe.directory '{tmp_path}'$"
     with pytest.raises(GitFailed, match=message):
         resolve_followed(tmp_path, "HEAD")
+
+
+def test_objects_and_references_survive_a_power_cut(anonymous_folder: Path) -> None:
+    """A tag or branch that is empty afterwards would block each later promotion."""
+    version = re.search(r"(\d+)\.(\d+)", git("--version"))
+    assert version
+    if tuple(map(int, version.groups())) < (2, 36):
+        pytest.skip("this git flushes no references")
+    git("init", "--quiet")
+    trace = anonymous_folder / "trace"
+
+    def flushed(*words: str) -> tuple[str, int]:
+        """What a command prints, and how often it flushed a file."""
+        trace.write_text("")
+        output = git(*words, env={"GIT_TRACE2_EVENT": str(trace)})
+        counters = [entry for line in trace.read_text().splitlines() if (entry := json.loads(line)).get("category") == "fsync"]
+        return output, sum(int(entry["value"]) for entry in counters)
+
+    commit, objects = flushed("commit-tree", git("write-tree"), "-m", "a record")
+    _, references = flushed("update-ref", "refs/heads/retemper/retraining", commit)
+    assert (objects, references) == (1, 1)

@@ -1,6 +1,7 @@
 """Retrainings from the champion by the real stages, on a tiny corpus: which vectors, weights and names come out."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow.parquet import read_table
 
-from flows.champions import champion
+from flows.champions import champion, measurement
 from flows.champions import tree as retraining_tree
 from flows.parameters import edit
+from flows.process.display import Display
+from flows.process.processes import Processes
 from flows.repository.git import git
+from flows.repository.worktree import remove_worktree
 from tasks.core.files import folder_digest
 from tasks.core.params.sections import read_yaml
 from tasks.core.retrieval.ann.search import open_index
@@ -38,6 +43,7 @@ class Project:
         self.folder, self.corpus, self.environment = folder, corpus, environment
         self.tree = folder / retraining_tree.FOLDER
         self.inbox = folder.parent / "inbox"
+        self.promotion: dict[str, Any] = {"margin": 1.0}
         self.inbox.mkdir()
 
     def write(self, place: Path, documents: range, train: range, splits: tuple[str, ...] = ()) -> None:
@@ -57,7 +63,7 @@ class Project:
 
     def retrain(self, **settings: Any) -> str:
         """The last line of a retraining with these settings of `retrain`."""
-        rules = {"intake": {"inbox": "../inbox"}, "promotion": {"margin": 1.0}, "retrain": settings}
+        rules = {"intake": {"inbox": "../inbox"}, "promotion": self.promotion, "retrain": settings}
         (self.folder / "retraining.yaml").write_text(json.dumps(rules))
         git("add", "--all", folder=self.folder)
         author = ("-c", "user.name=t", "-c", "user.email=t@example.com")
@@ -197,3 +203,44 @@ def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Pat
     output = project.retrain(mode="full")
     record = json.loads((project.tree / "retraining.json").read_text())
     assert f"champion/{third.number}" in record["metrics"], f"compared with it over the new corpus: {output}"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_made_dev_queries_measure_a_champion_that_reads_texts_differently(
+    project: Project, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read back, not made again, so the champion needs neither the tokenizer nor the settings of the new model."""
+
+    def edit_params(**settings: Any) -> None:
+        edit.apply([f"{key}={json.dumps(value)}" for key, value in settings.items()], project.folder / "params.yaml", lambda _: None)
+
+    project.promotion = {"margin": 1.0, "rule": "not_worse"}
+    edit_params(
+        queries="pseudo", pseudo={"dev": "pseudo", "dev_share": 0.5}, adore={}, fuse={"hybrid": {"first": "bm25", "second": "warmup"}}
+    )
+    assert project.retrain().startswith("retraining promoted")
+    project.call("champion", "set", "hybrid")
+    for name, value in project.environment.items():
+        monkeypatch.setenv(name, value)
+    with monkeypatch.context() as patch:
+        patch.chdir(project.tree)
+        hybrid = project.current_champion()
+        measured = measurement.evaluate_champion(project.folder, hybrid, processes=Processes(), display=Display())
+        assert measured["dev"] == hybrid.metrics["dev"], "as it was measured on what stage pseudo wrote"
+        corpus = measurement.SCRATCH / "tree/data/corpus"
+        for name in ("documents.parquet", "queries/dev.parquet", "qrels/dev.parquet"):
+            assert read_table(corpus / name).equals(read_table(Path("data/pseudo", name))), name
+        remove_worktree(measurement.SCRATCH)
+
+    other = tmp_path / "other"
+    shutil.copytree(tiny_encoder, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = not tokenizer["normalizer"]["lowercase"]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    edit_params(**{"encoder.source": str(other), "text.titles": True, "tokenize.document_length": 16, "bm25.k1": 2.0})
+    project.write(project.inbox / "001", range(52, 60), range(0))
+    output = project.retrain()
+    record = json.loads((project.tree / "retraining.json").read_text())
+    assert "against champion/2: nDCG@10" in output, output
+    assert record["metrics"]["champion/2"]["dev"].keys() == hybrid.metrics["dev"].keys()

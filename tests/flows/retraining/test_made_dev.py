@@ -1,9 +1,14 @@
 """Real retrainings of a toy project (conftest) without judged queries: stage pseudo makes them, with the start encoder as a judge."""
 
-import shutil
 from typing import Any
 
 STAGES = {
+    "prepare": """
+import json, shutil
+from pathlib import Path
+source = json.loads(Path("data/source.json").read_text())["dataset"]["source"]
+shutil.copytree(source.partition(":")[2], "data/corpus")
+""",
     "base": """
 import json, shutil
 from pathlib import Path
@@ -17,6 +22,7 @@ with (Path(os.environ["TOY_ACTS"]).parent / "made").open("a") as made:
     print(len(encoder), file=made)
 Path("data/pseudo/qrels").mkdir(parents=True)
 lines = Path("data/corpus/qrels/dev.tsv").read_text().splitlines()
+Path("data/pseudo/documents.parquet").write_text("the documents")
 Path("data/pseudo/qrels/dev.tsv").write_text("\n".join([lines[0], *(f"{len(encoder)}-{line}" for line in lines[1:])]) + "\n")
 """,
 }
@@ -37,10 +43,11 @@ def test_dev_queries_that_are_made_are_made_once_for_both_models(retraining: Any
     """Their judge is the start encoder. If the champion were the start encoder of its measurement, it would be measured on others."""
     folder = retraining.folder
     for name, text in STAGES.items():
-        (folder / "tasks" / name).mkdir()
-        shutil.copy(folder / "tasks/prepare/__init__.py", folder / "tasks" / name)
+        (folder / "tasks" / name).mkdir(exist_ok=True)
+        (folder / "tasks" / name / "__init__.py").write_bytes((folder / "tasks/train/__init__.py").read_bytes())
         (folder / "tasks" / name / "__main__.py").write_text(text)
-    graph = (folder / "dvc.yaml").read_text().replace("data/corpus/qrels", "data/pseudo/qrels")
+    graph = (folder / "dvc.yaml").read_text().replace("--qrels data/corpus", "--qrels data/${queries}")
+    graph = graph.replace("data/corpus/qrels]", '"data/${queries}/qrels"]')
     (folder / "dvc.yaml").write_text(graph + GRAPH)
     text = (folder / "params.yaml").read_text()
     (folder / "params.yaml").write_text(text.replace("\nqueries: corpus", "\nqueries: pseudo"))

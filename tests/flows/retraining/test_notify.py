@@ -20,7 +20,15 @@ class Hook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         statuses = self.path.strip("/").split("/")
-        self.send_response(int(statuses[min(len(self.got), len(statuses)) - 1]))
+        status = int(statuses[min(len(self.got), len(statuses)) - 1])
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", "/200")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        """What a redirect leads to, for a client that follows it without the notice."""
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -53,6 +61,7 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         ("429/200", 2, ""),
         ("500", 1 + RETRIES, "status 500"),
         ("404", 1, "status 404"),
+        ("302", 1, "status 302, a redirect; give the address that it leads to"),
     ],
 )
 def test_a_webhook_gets_plain_json(

@@ -139,7 +139,6 @@ def test_what_the_data_set_may_lose(
     for place, name, value in (
         (champion, "read_champions", [current]),
         (champion, "with_settings", [current]),
-        (champion, "warn_if_lost", None),
         (outlook.plan, "make", plan.Planned(Choice(mode, "it is a test"), {})),
         (outlook.measurement, "warn_if_not_comparable", None),
         (outlook.power, "foresee", ""),
@@ -178,6 +177,37 @@ def test_a_first_retraining_looks_at_its_dev_queries_before_it_trains(
         tmp_path, tree, bring=lambda targets: happenings.extend(targets), processes=Processes(), display=Display(), lasting=lasting
     )
     assert happenings == happened
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("guaranteed", [(2, "crown"), (1, "set promotion.anchor")]), ("not_worse", [(2, "crown")])])
+def test_each_champion_that_a_new_model_may_be_compared_with_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, expected: list[tuple[int, str]]
+) -> None:
+    """An earlier one that cannot be measured would refuse each new model, after each training."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
+    Path("retraining.yaml").write_text(f"promotion: {{rule: {rule}}}\n")
+    digests = [{"encoder": f"e{number}"} for number in (1, 2)]
+    champions = [
+        champion.Champion(1, "a", "first", "then", digests=digests[0]),
+        champion.Champion(2, "a", "set", "then", digests=digests[1]),
+    ]
+    for place, name, value in (
+        (champion, "read_champions", champions),
+        (champion, "with_settings", champions),
+        (outlook.plan, "make", plan.Planned(Choice("full", "it is a test"), {})),
+        (outlook.shrinkage, "refuse", None),
+        (outlook.power, "foresee", ""),
+    ):
+        monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
+    seen: list[tuple[int, str]] = []
+    look = outlook.measurement
+    monkeypatch.setattr(look, "warn_if_not_comparable", lambda _, rival, way_out, **__: seen.append((rival.number, way_out)))
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    outlook.look(tmp_path, tree, bring=lambda **_: None, processes=Processes(), display=Display())
+    assert [(number, way_out.startswith(begin)) for (number, way_out), (_, begin) in zip(seen, expected, strict=True)] == [
+        (number, True) for number, _ in expected
+    ]
 
 
 def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,10 +353,10 @@ def test_what_is_done_without_a_test(
     figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
     last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
     monkeypatch.setattr(history, "read_outcome", lambda *_: last)
-    monkeypatch.setattr(champion, "warn_if_lost", lambda _, current, __: print(f"champion/{current.number} is there"))
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
     monkeypatch.setattr(outlook.shrinkage, "refuse", lambda _, current, most, **__: print(f"champion/{current.number} may lose {most}"))
-    monkeypatch.setattr(outlook.measurement, "warn_if_not_comparable", lambda *_, **__: print("comparable"))
+    seen = "champion/{0.number} is seen before training"
+    monkeypatch.setattr(outlook.measurement, "warn_if_not_comparable", lambda _, rival, *__, **___: print(seen.format(rival)))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     fusion_flags: list[bool] = []
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: fusion_flags.append(fused) or "a")
@@ -373,12 +373,10 @@ def test_what_is_done_without_a_test(
     outcome = retrain._retrain_once(tmp_path, tree, record, check=lambda: None, processes=Processes(), display=Display())
     out = capsys.readouterr().out.splitlines()
     label = f"champion/{len(records)}"
-    assert out[:3] == [f"{label} is there", "pipeline prepare", f"{label} may lose 0.3"], (
-        "nothing else before the data are known to be whole"
-    )
-    assert out[3] == "comparable", "said before training"
-    assert out[4].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
-    assert out[5] == "pipeline"
+    told = f"{label} is seen before training"
+    assert out[:3] == [told, "pipeline prepare", f"{label} may lose 0.3"], "nothing else before the data are known to be whole"
+    assert out[3].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
+    assert out[4] == "pipeline"
     assert outcome.result == result
     assert fusion_flags == [not changes], "promotion.fusions says whether a fusion may be the candidate"
     assert message in outcome.reason

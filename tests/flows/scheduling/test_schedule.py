@@ -21,6 +21,8 @@ import pytest
 
 from flows.pipeline import server
 from flows.process.prepared import FORKS
+from flows.process.processes import Processes
+from flows.retraining import retrain
 from flows.scheduling import schedule
 from flows.scheduling.schedule import Schedule
 from tasks.core.errors import UserError
@@ -215,6 +217,26 @@ def running_scheduler(project: Any, *arguments: str) -> Iterator[Served]:
     finally:
         scheduler.process.kill()
         scheduler.process.wait()
+
+
+def test_a_killed_retraining_is_reported_by_its_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run, which would report it, may be a week away. A failure of that ends no schedule."""
+    reports: list[Path] = []
+
+    def report_killed(project: Path) -> None:
+        reports.append(project)
+        raise UserError("no git")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(retrain, "report_killed", report_killed)
+    monkeypatch.setattr(schedule, "_tidy", lambda _: None)
+    monkeypatch.setattr(schedule, "_run_runner", lambda *_: None)
+    monkeypatch.setattr(schedule, "AGAIN_SECONDS", 0.0)
+    for seconds, times in ((3600.0, 1), (0.0, schedule.MOST_FAILURES)):
+        reports.clear()
+        monkeypatch.setattr(schedule, "LOOK_SECONDS", seconds)
+        schedule._watch(Schedule("a", "0 3 * * 1", None, "UTC", "HEAD"), Processes(), None)
+        assert reports == [tmp_path] * times
 
 
 @pytest.mark.heavy
