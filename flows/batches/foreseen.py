@@ -1,4 +1,5 @@
-"""What stage prepare will find in the merged data set: training queries that leak, and splits that keep no relevant document.
+"""What the stages will find in the merged data set: prepare, training queries that leak, and splits that keep no relevant document;
+evaluate, queries without answers.
 
 It counts as prepare does. The later of two documents, texts of a query, or judgments counts; a judgment counts only if its document and
 query exist and have a text; under prepare.leaks=drop, judgments of leaking training queries do not count.
@@ -22,7 +23,7 @@ class Settings(NamedTuple):
     """How prepare treats the merged data set: whether it refuses `unknown` documents, `empty` texts, and `white_ids`; its `leaks` setting.
 
     `negatives`: it reads the source's negatives. `whole`: each batch is a data set by itself. `qrels`: that needs judgments. `train`: also
-    of the train split, because some model learns from them.
+    of the train split, because some model learns from them. `coverage`: a measure that needs answers, if evaluate has one.
     """
 
     unknown: bool = True
@@ -33,6 +34,7 @@ class Settings(NamedTuple):
     whole: bool = False
     qrels: bool = True
     train: bool = True
+    coverage: str = ""
 
 
 def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings:
@@ -42,16 +44,19 @@ def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings
     negatives = prepare.get("official_depth") != 0
     qrels = sections.get("queries") != "pseudo"
     train = training_stages([f"{stage}@{key}" for stage, name in LEARNING.items() for key in sections.get(name) or {}], sections)
-    return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, qrels, bool(train))
+    measures = (sections.get("evaluate") or {}).get("measures") or ()
+    coverage = next((name for name in measures if qrels and str(name).startswith("Coverage")), "")
+    return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, qrels, bool(train), coverage)
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What prepare will find. Queries and texts are given by their hashes.
+    """What will be found. Queries and texts are given by their hashes.
 
     `leaked`: training queries that are also in dev or test, with their texts; `by_id`: those of them whose ids are; `held_out`: queries of
     dev and test with one of these texts, and the text; `bare`: splits that have judgments but keep no relevant one, with the number of
-    relevant ones that are dropped; `texts`: whether any document has a text.
+    relevant ones that are dropped; `texts`: whether any document has a text; `unanswered`: by split, dev and test, the queries without an
+    answer.
     """
 
     leaked: Mapping[int, int]
@@ -59,6 +64,7 @@ class Foreseen:
     held_out: Sequence[tuple[int, int]]
     bare: Mapping[str, int]
     texts: bool
+    unanswered: Mapping[str, Collection[int]]
 
 
 def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
@@ -81,9 +87,11 @@ def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
     }
     leaked = dict(zip(train[leaking].tolist(), train_texts[leaking].tolist(), strict=True))
     is_leaked = np.isin(texts, train_texts[leaking])
-    return Foreseen(
-        leaked, {*train[by_id].tolist()}, [*zip(ids[is_leaked].tolist(), texts[is_leaked].tolist(), strict=True)], bare, _any_text(parts)
-    )
+    unanswered = {
+        split: {*judged[split].queries[kept_rows[split] & ~_have_answers(judged[split].queries, parts)].tolist()} for split in held_out_rows
+    }
+    held_out = [*zip(ids[is_leaked].tolist(), texts[is_leaked].tolist(), strict=True)]
+    return Foreseen(leaked, {*train[by_id].tolist()}, held_out, bare, _any_text(parts), unanswered)
 
 
 def judged_queries(parts: Sequence[Part], split: str) -> Hashes:
@@ -136,6 +144,16 @@ def _texts_of(queries: Hashes, parts: Sequence[Part]) -> tuple[Mask, Hashes]:
         texts[in_part] = np.array(part.query_texts, dtype=np.uint64)[places[in_part]]
         exists |= in_part
     return exists, texts
+
+
+def _have_answers(queries: Hashes, parts: Sequence[Part]) -> Mask:
+    """Whether each query has an answer, by the last part that has the query."""
+    answered: Mask = np.zeros(len(queries), dtype=np.bool_)
+    for part in parts:
+        places = part.queries.last(queries)
+        in_part = places >= 0
+        answered[in_part] = np.array(part.answered, dtype=np.bool_)[places[in_part]]
+    return answered
 
 
 def _array(keys: Collection[int]) -> Hashes:

@@ -103,13 +103,15 @@ class Rows:
 
 @dataclass
 class Part:
-    """Ids and texts of a data set or a batch. `blank`: documents without title and text; `query_texts` are parallel to `queries`."""
+    """Ids and texts of a data set or a batch. `blank`: documents without title and text; `query_texts` and `answered` (whether a query has
+    an answer) are parallel to `queries`."""
 
     documents: Ids = field(default_factory=Ids)
     blank: set[int] = field(default_factory=set)
     texts: Ids = field(default_factory=Ids)
     queries: Ids = field(default_factory=Ids)
     query_texts: "array[int]" = field(default_factory=lambda: array("Q"))  # quoted: array is generic only from Python 3.12
+    answered: bytearray = field(default_factory=bytearray)
     judged: dict[str, list[Rows]] = field(default_factory=dict)  # by split, a block of lines each
 
     def add_documents(self, block: Sequence[Document]) -> tuple[Hashes, Hashes, list[str]]:
@@ -127,6 +129,7 @@ class Part:
         keys = hashes([query.id for query in block])
         self.queries.extend(keys)
         self.query_texts.frombytes(hashes([plain(query.text) for query in block]).tobytes())
+        self.answered.extend(query.answered for query in block)
         return keys
 
     def add_judgments(self, split: str, block: Sequence[Judged]) -> None:

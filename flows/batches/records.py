@@ -51,6 +51,7 @@ class Query(NamedTuple):
     at: str
     id: str
     text: str
+    answered: bool = False  # whether it has an answer that is not blank
 
 
 class Judged(NamedTuple):
@@ -139,7 +140,7 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
         elif has_half_character("".join(answers)):
             wrong(f"{at}: an answer contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")
         elif id_and_text := _identified(at, record, wrong):
-            yield Query(at, *id_and_text)
+            yield Query(at, *id_and_text, any(answer.strip() for answer in answers))
 
 
 def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import markupsafe
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,7 +42,9 @@ def needles(texts: Iterable[str], *, whole: bool = False) -> Needles:
     """The needles that find these texts; with `whole`, not by their start alone."""
     texts = sorted(texts)
     long_texts = [text for text in texts if len(text.strip()) >= LEAST]
-    forms = {form for text in long_texts for form in _forms(text.strip()[: None if whole else LONGEST])}
+    written = {text.strip() for text in long_texts}
+    shown = {line for text in long_texts if len(line := " ".join(text.split())) >= LEAST}  # on pages (tables.documents.shortened)
+    forms = {form for text in written | shown for form in _forms(text[: None if whole else LONGEST])}
     return Needles(as_cells(texts), as_cells(long_texts), tuple(sorted(forms)))
 
 
@@ -51,9 +54,10 @@ def as_cells(texts: Iterable[str]) -> pa.Array:
 
 
 def _forms(text: str) -> set[bytes]:
-    """A text in UTF-8, as it is in plain files, JSON, CSV, and HTML."""
+    """A text in UTF-8, as it is in plain files, JSON, CSV, and HTML; our own pages write quotes in another way than others."""
     in_json = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
-    return {form.encode(errors="surrogatepass") for form in (text, *in_json, text.replace('"', '""'), html.escape(text))}
+    in_html = html.escape(text), str(markupsafe.escape(text))
+    return {form.encode(errors="surrogatepass") for form in (text, *in_json, text.replace('"', '""'), *in_html)}
 
 
 def contains_any(path: Path, wanted: Needles) -> bool:

@@ -1,7 +1,7 @@
-"""The checks of a batch before it is merged: form, ids, unknown documents, empty texts, leaks, duplicates.
+"""The checks of a batch before it is merged: form, ids, unknown documents, empty texts, leaks, missing answers, duplicates.
 
-Most findings cannot be overruled, because prepare would refuse the merged data set. Only a large share of duplicates (and a shift,
-flows.intake.shift) is a matter of judgment: `retemper intake accept`.
+Most findings cannot be overruled, because prepare, or evaluate, would refuse the merged data set. Only a large share of duplicates (and a
+shift, flows.intake.shift) is a matter of judgment: `retemper intake accept`.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from flows.batches.known import Known, Part, Reader, Rows, Sample, Seen, blocks,
 from flows.batches.records import Document, Files, Judged, Negative, Query, files_of, files_without_header
 from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
+from tasks.core.statistics.confirmation import CLICKED
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import record_label
 from tasks.core.trec.ids import WHITE
@@ -27,7 +28,7 @@ VERSION = 4  # of the checks: raise it with each new reason to keep a batch out,
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "repeated ids or judgments", "judgments of unknown documents or queries"
 EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are also in dev or test"
-VOID, IRRELEVANT = "empty parts", "splits without a relevant document"
+VOID, IRRELEVANT, UNANSWERED = "empty parts", "splits without a relevant document", "queries of dev or test without answers"
 ONE = {
     MALFORMED: "malformed line",
     REPEATED: "repeated id or judgment",
@@ -37,6 +38,7 @@ ONE = {
     LEAKS: "training query that is also in dev or test",
     VOID: "empty part",
     IRRELEVANT: "split without a relevant document",
+    UNANSWERED: "query of dev or test without answers",
 }
 
 
@@ -169,6 +171,9 @@ class _Checking:
         after = foresee(self.known.parts(self.folder.name, self.part), self.settings)
         if self.settings.leaks == "refuse":
             _check_leaks(before, after, self.findings, part=self.part, folders=[*self.known.folders, self.folder])
+        if self.settings.coverage:
+            folders = [*self.known.folders, self.folder]
+            _check_answers(before, after, self.findings, coverage=self.settings.coverage, folders=folders)
         _check_splits(before, after, self.findings, files=self.files, folder=self.folder)
         if not after.texts and (before.texts or self.settings.whole):
             self.findings.add(VOID, f"{self.files.documents}: would leave no document with a title or a text, expected at least one")
@@ -185,7 +190,7 @@ class _Checking:
 def may_arrive_later(reason: str) -> bool:
     """Whether a later batch may add what `reason` says is missing."""
     kind = reason.partition(": ")[0].partition(" ")[2]  # of `Findings.reasons`: what follows may quote the batch
-    return kind in (UNKNOWN, IRRELEVANT, ONE[UNKNOWN], ONE[IRRELEVANT])
+    return kind in {name for late in (UNKNOWN, IRRELEVANT, UNANSWERED) for name in (late, ONE[late])}
 
 
 def duplicates(checked: Checked, rules: Gate) -> list[str]:
@@ -270,6 +275,17 @@ def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part:
     names = query_names(folders, lines.keys())
     for name, line in sorted((names[query], line) for query, line in lines.items()):
         findings.add(LEAKS, f"query {name!r} {line}")
+
+
+def _check_answers(before: Foreseen, after: Foreseen, findings: Findings, *, coverage: str, folders: Sequence[Path]) -> None:
+    """Find queries of dev and test that would have no answers once the batch is merged, and are not there yet: evaluate would fail, after
+    the training. Dev queries of a click log are not measured with the others.
+    """
+    for split, queries in after.unanswered.items():
+        names = query_names(folders, {*queries} - {*before.unanswered[split]})
+        for name in sorted(name for name in names.values() if split != "dev" or not name.startswith(CLICKED)):
+            remedy = f"expected at least one, as evaluate.measures has {coverage}; add `answers` to its line in queries.jsonl"
+            findings.add(UNANSWERED, f"query {name!r} of {split} has no answers, {remedy}")
 
 
 def _check_splits(before: Foreseen, after: Foreseen, findings: Findings, *, files: Files, folder: Path) -> None:

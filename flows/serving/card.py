@@ -134,7 +134,7 @@ def _use(export: Export) -> Iterator[str]:
     yield f'vector = model.encode_query("your query", prompt={query["prefix"]!r})'
     parts = ["its index", *(["BM25's index"] if export.bm25 else []), *(["the fusion's weight"] if export.fusions else [])]
     yield from ("```", "", f"The whole model, with {', '.join(parts)}, answers queries with `retemper serve --export FOLDER`.")
-    yield from (f"`{index}/index.faiss` is a faiss index; `serving.json` lists every file with its SHA-256.", "")
+    yield from (f"`{index}/index.faiss` is a faiss index; `serving.json` lists every file but this card with its SHA-256.", "")
 
 
 def _measures(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

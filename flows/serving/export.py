@@ -46,8 +46,8 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
         copy_champion(project, now, new, documents=documents)
         if vectors:
             write_vectors(champion.getter(project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)
-        write_card(project, now, new)
         write_record(new, replace(read_record(new), files=file_digests(new)))
+        write_card(project, now, new)  # not among the files with digests: people edit it
     return now
 
 

@@ -5,8 +5,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from tasks.core.errors import Invalid, Missing, Unavailable, printable
+from tasks.core.errors import Corrupt, Invalid, Missing, Unavailable, UserError, printable
 from tasks.core.models.export import RECORD, Export, read_record, write_record
 
 TOKEN = "HF_TOKEN"
@@ -22,9 +23,12 @@ def check(repo: str) -> None:
 
 
 def push(folder: Path, repo: str) -> str:
-    """Push an exported folder in one commit; a new repository is private. Return its address. Raises UserError if that fails."""
+    """Push an exported folder in one commit; a new repository is private. Return its address. Raises UserError if that fails.
+
+    Files of an export that was pushed there before, and that this one lacks, are deleted in the same commit; other files stay.
+    """
     import httpx
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     export = read_record(folder)
@@ -35,13 +39,30 @@ def push(folder: Path, repo: str) -> str:
             paths = files_by_hub_name(folder, export) | {RECORD: Path(scratch) / RECORD}
             url = api.create_repo(repo, private=True, exist_ok=True)
             additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in sorted(paths.items())]
-            api.create_commit(repo, additions, commit_message=f"Export {export.label}")
+            former = former_files(api, repo, Path(scratch) / "former")
+            deletions = [CommitOperationDelete(path_in_repo=name) for name in sorted(former - paths.keys())]
+            api.create_commit(repo, [*additions, *deletions], commit_message=f"Export {export.label}")
     except OfflineModeIsEnabled:
         raise Unavailable("HF_HUB_OFFLINE is set, so nothing was pushed; unset it and run again") from None
     except (OSError, httpx.HTTPError, ValueError) as error:
         line = printable(" ".join(str(error).replace(os.environ[TOKEN], "***").split())) or type(error).__name__
         raise Unavailable(f"--push-to-hub {repo}: not pushed ({line[:300]}); the folder {folder} is complete, push it again") from None
     return str(url)
+
+
+def former_files(api: Any, repo: str, scratch: Path) -> set[str]:
+    """The files of an export that a repository has, by the record there; none without one. UserError if the record is invalid."""
+    present = set(api.list_repo_files(repo))
+    if RECORD not in present:
+        return set()
+    api.hf_hub_download(repo, RECORD, local_dir=scratch)
+    try:
+        return present & read_record(scratch).files.keys()
+    except UserError:
+        raise Corrupt(
+            f"--push-to-hub {repo}: its {RECORD} is not the record of an export, so which files are of one is unknown; delete it there, "
+            "with the files of the former export, and push again"
+        ) from None
 
 
 def files_by_hub_name(folder: Path, export: Export) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from tasks.core.params.sections import load, read_parameters
 from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.statistics.clusters import read_groups
+from tasks.core.statistics.confirmation import judged_queries
 from tasks.core.statistics.groups import read_columns
 from tasks.core.statistics.tested import tests_of
 from tasks.core.tables.documents import texts_of
@@ -104,7 +105,8 @@ def main() -> None:
                 entries = worst_entries(values, texts, relevant, results, documents, words)
                 worst = {"split": split, "queries": entries}
             searched = {name: path for name, path in runs.items() if name not in derived}
-            suspected = suspects(searched, qrels, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)
+            judged = {query: qrels[query] for query in judged_queries(qrels)}  # judgments of queries of a click log decide nothing
+            suspected = suspects(searched, judged, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)
             path = f"suspects/{split}.csv"
             write_suspects(out / path, suspected, texts, texts_of(documents, {suspect.doc for suspect in suspected}))
             found = f"{counted(len(suspected), 'documents')} without a judgment in the top {params.suspect_depth}"

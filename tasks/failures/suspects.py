@@ -44,12 +44,12 @@ def suspects(runs: Mapping[str, Path], judged: Mapping[str, Iterable[str]], *, d
 
 
 def write_suspects(path: Path, pairs: Sequence[Suspect], questions: Mapping[str, str], documents: Mapping[str, tuple[str, str]]) -> None:
-    """Write a CSV file in which people fill in `score`; `retemper judgments` reads it."""
+    """Write a CSV file in which people fill in `score`; `retemper judgments` reads it. Long texts are shortened."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(HEADER)
         for suspect in pairs:
             ranks = ", ".join(f"{name} {rank}" for name, rank in suspect.ranks.items())
-            document = shortened(" ".join(documents[suspect.doc]), CHARACTERS)
-            writer.writerow([suspect.query, suspect.doc, "", ranks, questions[suspect.query], document])
+            question, document = shortened(questions[suspect.query], CHARACTERS), shortened(" ".join(documents[suspect.doc]), CHARACTERS)
+            writer.writerow([suspect.query, suspect.doc, "", ranks, question, document])

@@ -1,6 +1,7 @@
 """The systems in the report: means, values per query, and a one-line description of each."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import cutoff, may_use_whole_run
 from tasks.core.metrics.selection import SYSTEMS, best_system
+from tasks.core.retrieval.fusion import DEPTH as FUSED_DEPTH
 from tasks.core.tables.parquet import read_table
 
 Floats = npt.NDArray[np.float64]
@@ -68,17 +70,25 @@ def order_names(names: set[str], sections: Mapping[str, Any]) -> list[str]:
 
 
 def depth_note(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
-    """A note on reordered runs that have fewer ranks than a measure uses, with these measures; empty if there are none."""
+    """A note on systems that have fewer ranks than a measure uses, with these measures; empty if there are none."""
     notes = []
     for system in systems:
-        entry = next((candidate for part in ("rerank", "rescore") if (candidate := (sections.get(part) or {}).get(system.name))), None)
-        if not entry:
-            continue
-        depth = entry.get("depth", DEPTH)
+        most = ranks(system.name, sections)
         names = list(dict.fromkeys(name for measured in system.metrics.values() for name in measured))
-        deeper = [name for name in names if (may_use_whole_run(name) or cutoff(name) > depth) and not lower_is_better(name)]
-        notes += [f"{system.name} has only {depth} ranks, which lowers its {', '.join(deeper)}"] if deeper else []
+        deeper = [name for name in names if (may_use_whole_run(name) or cutoff(name) > most) and not lower_is_better(name)]
+        notes += [f"{system.name} has at most {most:g} ranks, which lowers its {', '.join(deeper)}"] if deeper and most < math.inf else []
     return "; ".join(notes)
+
+
+def ranks(name: str, sections: Mapping[str, Any]) -> float:
+    """The most ranks that a system's lists can have because a run was truncated to be reordered, here or below; infinite if none was."""
+    for section in ("rerank", "rescore"):
+        if entry := (sections.get(section) or {}).get(name):
+            return min(float(entry.get("depth", DEPTH)), ranks(entry["run"], sections))
+    if entry := (sections.get("fuse") or {}).get(name):
+        both = ranks(entry["first"], sections) + ranks(entry["second"], sections)  # two lists without a common document
+        return min(float(entry.get("depth", FUSED_DEPTH)), both) if both < math.inf else both
+    return math.inf
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:

@@ -38,10 +38,10 @@ REMEDY = "name another --batch, or fix that line"
 
 
 class Judgment(BaseModel):
-    """A judgment that a person clicked. `query` is the id of a query of the corpus; None: the query was typed in."""
+    """A judgment that a person clicked. `query` is the id of a query of the corpus; None: the query was typed in, as `text`."""
 
     query: str | None = None
-    text: str = Field(min_length=1, max_length=2000)
+    text: str = Field("", max_length=2000)
     doc: str = Field(min_length=1)
     grade: int = Field(ge=0, le=3)
 
@@ -92,7 +92,7 @@ class Judgments:
 
         A document that is relevant already, here or by `corpus_grade`, keeps the higher grade.
         """
-        query = judgment.query or TYPED + blake2b(judgment.text.encode(), digest_size=8).hexdigest()
+        query = query_id(judgment.query, judgment.text)
         if any(mark in query + judgment.doc for mark in "\t\n\r"):
             raise HTTPException(400, "an id with a tab or a line end cannot be written as qrels")
         pair = query, judgment.doc
@@ -107,6 +107,11 @@ class Judgments:
             write_text(self._qrels, HEADER + "\n" + "".join(rows))
             self.grades = grades
         return query
+
+
+def query_id(query: str | None, text: str) -> str:
+    """The id of a query: its own, or of one that was typed, of its text."""
+    return query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @contextmanager
@@ -141,7 +146,8 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
         return corpus.difference(first, second)
 
     @app.get("/api/search")
-    def search(system: str, text: str, k: int = 10, query: str | None = None) -> dict[str, Any]:
+    def search(system: str, text: str = "", k: int = 10, query: str | None = None) -> dict[str, Any]:
+        text = corpus.queries.get(query or "", text)  # a field of the page has no line breaks
         if system not in systems.names:
             raise HTTPException(404, f"no system {system}, expected one of {', '.join(systems.names)}")
         if not text.strip():
@@ -153,8 +159,8 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
         except (UserError, OSError) as error:  # a run replaces files
             message = f"data/ has changed since this page was opened ({error}); once the run has ended, start retemper browse again"
             raise HTTPException(503, message) from None
-        query_id = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
-        grades = corpus.qrels.get(query_id, {}) | judgments.of(query_id)
+        name = query_id(query, text)
+        grades = corpus.qrels.get(name, {}) | judgments.of(name)
         terms = set(lexical.terms(text))
         hits = []
         for doc, score in zip(ranked.documents, ranked.scores, strict=True):
@@ -167,9 +173,11 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
     def judge(judgment: Judgment) -> dict[str, str]:
         if judgment.query is not None and judgment.query not in corpus.queries and not judgment.query.startswith(TYPED):
             raise HTTPException(404, f"no query {judgment.query} in {corpus.split}")
+        if judgment.query is None and not judgment.text:
+            raise HTTPException(422, "text: empty, expected the query that was typed")
         if ordinals(pa.chunked_array([[judgment.doc]], pa.string()), corpus.documents)[0] < 0:
             raise HTTPException(404, f"no document {judgment.doc} in the corpus")
-        corpus_grade = corpus.qrels.get(judgment.query or "", {}).get(judgment.doc, 0)
+        corpus_grade = corpus.qrels.get(query_id(judgment.query, judgment.text), {}).get(judgment.doc, 0)
         try:
             return {"query": judgments.add(judgment, corpus_grade)}
         except (UserError, OSError) as error:  # someone has edited the batch, or a disk is full

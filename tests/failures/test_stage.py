@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.errors import UserError
@@ -146,6 +147,25 @@ def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: p
     assert len(Path("failures/suspects/dev.csv").read_text().splitlines()) == 2
 
 
+def test_no_suspect_is_of_a_query_of_a_click_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is judged for one decides nothing, and most of what systems find for it is unjudged."""
+
+    def suspects() -> list[tuple[str, str]]:
+        run(monkeypatch, suspect_depth=2, suspect_systems=2)
+        with Path("failures/suspects/dev.csv").open(newline="") as handle:
+            return [(row["query-id"], row["corpus-id"]) for row in csv.DictReader(handle)]
+
+    before = suspects()
+    for path in Path().glob("*/**/dev.*"):
+        if path.suffix == ".trec":
+            path.write_text(path.read_text().replace("q1 Q0", "click-1 Q0"))
+        elif path.suffix == ".parquet":
+            table = pq.read_table(path)
+            rows = [tuple("click-1" if cell == "q1" else cell for cell in row.values()) for row in table.to_pylist()]
+            write_rows(path, table.schema, rows)
+    assert "q1" in dict(before) and suspects() == [pair for pair in before if pair[0] != "q1"]
+
+
 def test_the_level_of_intervals_is_not_rounded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, model="star", alpha=0.001)
     assert "groups of queries, 99.9% intervals of the difference\n" in capsys.readouterr().out
@@ -155,9 +175,10 @@ def test_texts_without_blanks_are_shortened_and_not_emptied(monkeypatch: pytest.
     """Cut at its last blank, the text would be one word: a person could not judge it."""
     text = "東京 " + "語" * 1400
     write_rows(Path("corpus/documents.parquet"), DOCUMENTS, [(doc, "", text) for doc in TEXTS])
+    write_rows(Path("corpus/queries/dev.parquet"), QUERIES, [(query, 100 * text, []) for query in QUESTIONS])
     entries = run(monkeypatch, model="star", suspect_depth=2, suspect_systems=2)["worst"]["queries"]
     with Path("failures/suspects/dev.csv").open(newline="") as handle:
-        shown = [row["document"] for row in csv.DictReader(handle)]
+        shown = [row[name] for row in csv.DictReader(handle) for name in ("query", "document")]  # no cell is too large to be read
     shown += [document["text"] for entry in entries for document in entry["relevant"]]
     assert len(shown) > 2
     assert all(500 < len(cut) <= 602 and cut.removesuffix(" ...") in text for cut in shown)

@@ -144,8 +144,8 @@ def test_short_runs_and_missing_baselines_are_reported(
     page = run_report(monkeypatch)
     lines = capsys.readouterr().out.splitlines()
     line = (
-        "few has only 9 ranks, which lowers its AP, RR@10; ten has only 10 ranks, which lowers its AP; "
-        "default has only 100 ranks, which lowers its AP"
+        "few has at most 9 ranks, which lowers its AP, RR@10; ten has at most 10 ranks, which lowers its AP; "
+        "default has at most 100 ranks, which lowers its AP"
     )
     assert [text for text in lines if "ranks" in text] == [line] and f"{line}." in page
     assert [text for text in lines if "baselines" in text] == ["baselines not in the table: wramup"]

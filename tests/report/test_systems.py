@@ -1,8 +1,10 @@
 """Systems in table order, what is said of them, and the one that the best is compared with."""
 
+import math
+
 import numpy as np
 
-from tasks.report.systems import System, depth_note, opponents, order_names, recipe, shared_settings_text
+from tasks.report.systems import System, depth_note, opponents, order_names, ranks, recipe, shared_settings_text
 
 
 def system(name: str, values: list[float]) -> System:
@@ -56,9 +58,29 @@ def test_reordered_runs_have_recipes_and_follow_their_models() -> None:
 def test_a_short_run_lowers_measures_that_count_ranks_below_it() -> None:
     values = dict.fromkeys(("RR@10", "R@11", "AP", "nDCG(judged_only=True)@10", "Hole@100"), 0.5)
     short = System("short", "", {"dev": values}, {}, {})
-    note = "short has only 10 ranks, which lowers its R@11, AP, nDCG(judged_only=True)@10"
-    assert depth_note([short], {"rerank": {"short": {"depth": 10}}}) == note
+    note = "short has at most 10 ranks, which lowers its R@11, AP, nDCG(judged_only=True)@10"
+    assert depth_note([short], {"rerank": {"short": {"run": "bm25", "depth": 10}}}) == note
     assert depth_note([short], {}) == ""
+
+
+def test_ranks_of_runs_that_are_made_of_reordered_ones() -> None:
+    """A run of a fusion has all documents of both lists, so one that is whole makes it long."""
+    sections = {
+        "rounds": {"star": {}},
+        "rerank": {"r": {"run": "star", "depth": 30}, "r2": {"run": "bm25"}, "again": {"run": "r"}},
+        "rescore": {"s": {"run": "both"}, "short": {"run": "few"}},
+        "fuse": {
+            "whole": {"first": "r", "second": "star"},
+            "both": {"first": "r", "second": "r2"},
+            "few": {"first": "r", "second": "again"},
+            "low": {"first": "both", "second": "r", "depth": 50},
+        },
+    }
+    expected = {"r": 30, "r2": 100, "again": 30, "both": 130, "s": 100, "few": 60, "short": 60, "low": 50}
+    assert {name: ranks(name, sections) for name in expected} == expected
+    assert {ranks(name, sections) for name in ("star", "bm25", "whole", "unknown")} == {math.inf}
+    system = System("short", "", {"dev": {"R@60": 0.5, "R@100": 0.5}}, {}, {})
+    assert depth_note([system], sections) == "short has at most 60 ranks, which lowers its R@100"
 
 
 def test_settings_shared_by_all_rounds_are_listed_once() -> None:

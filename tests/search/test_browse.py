@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,10 +19,12 @@ from flows.feedback.judgments import take_in
 from tasks.core.errors import UserError
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
+from tasks.core.retrieval.fusion import Ranked
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
+from tasks.search import browse
 from tasks.search.__main__ import open_systems
-from tasks.search.browse import TYPED, Corpus, Judgment, Judgments, arguments, create_app, main
+from tasks.search.browse import TYPED, Corpus, Judgment, Judgments, arguments, create_app, main, query_id
 from tasks.search.lists import LexicalSystem
 
 SYSTEMS = ["--model", "tower", "data/encoders/tower", "data/indexes/warmup", "--lexical", "data/bm25"]
@@ -109,6 +112,22 @@ def test_judgments_are_a_batch_that_survives_the_session(client: TestClient, sma
     restarted = make_client(GIVEN)
     restarted.post("/api/judge", json={"text": "more", "doc": "d03", "grade": 1})
     assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
+
+
+def test_a_listed_query_is_searched_and_judged_without_its_text(client: TestClient, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's field would drop line breaks, and a query may be longer than one that is typed."""
+    query, text = client.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()[0]["query"], "river\nnorth " * 300
+    stored, asked = browse._queries, []
+    monkeypatch.setattr(browse, "_queries", lambda path: stored(path) | {query: text})
+    monkeypatch.setattr(browse.Systems, "search", lambda _, text, *__: asked.append(text) or Ranked(("d01",), np.ones(1)))
+    restarted = make_client(GIVEN)
+    assert restarted.get("/api/search", params={"system": "tower", "query": query}).status_code == 200
+    assert restarted.get("/api/search", params={"system": "tower", "query": query, "text": "rivernorth"}).status_code == 200
+    assert asked == [text, text]
+    assert restarted.post("/api/judge", json={"query": query, "doc": "d01", "grade": 1}).json() == {"query": query}
+    assert (small.folder / "inbox/judged/qrels/dev.tsv").read_text().splitlines()[1:] == [f"{query}\td01\t1"]
+    answer = restarted.post("/api/judge", json={"doc": "d01", "grade": 1})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "text: empty, expected the query that was typed")
 
 
 def test_grades_are_not_read_while_another_is_added(tmp_path: Path) -> None:
@@ -259,15 +278,18 @@ def test_two_pages_add_to_one_batch(tmp_path: Path) -> None:
 
 @pytest.fixture
 def judging(tmp_path: Path) -> TestClient:
-    """The page over a corpus of query q and documents d1, grade 3, and d2, not judged; nothing can be searched."""
+    """The page over a corpus of query q, one that was typed once, and documents d1, grade 3, d2, not judged; nothing can be searched."""
     documents = tmp_path / "documents.parquet"
     pq.write_table(pa.table([["d1", "d2"], ["", ""], ["one", "two"]], schema=DOCUMENTS), documents)
-    corpus: Any = SimpleNamespace(documents=documents, split="dev", queries={"q": "x"}, qrels={"q": {"d1": 3}})
+    corpus: Any = SimpleNamespace(
+        documents=documents, split="dev", queries={"q": "x"}, qrels={"q": {"d1": 3}, query_id(None, "typed"): {"d1": 3}}
+    )
     unused: Any = None
     return TestClient(create_app(unused, corpus, Judgments(tmp_path / "batch", "dev"), unused), base_url="http://localhost")
 
 
-def test_a_click_on_relevant_keeps_a_higher_grade(judging: TestClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize("query", [{"query": "q"}, {"text": "typed"}])
+def test_a_click_on_relevant_keeps_a_higher_grade(judging: TestClient, tmp_path: Path, query: dict[str, str]) -> None:
     qrels = tmp_path / "batch/qrels/dev.tsv"
     for doc, grade, expected in (
         ("d1", 1, 3),
@@ -279,7 +301,7 @@ def test_a_click_on_relevant_keeps_a_higher_grade(judging: TestClient, tmp_path:
         ("d2", 0, 0),
         ("d2", 1, 1),
     ):
-        assert judging.post("/api/judge", json={"query": "q", "text": "x", "doc": doc, "grade": grade}).json() == {"query": "q"}
+        assert judging.post("/api/judge", json={**query, "doc": doc, "grade": grade}).status_code == 200
         assert dict(line.split("\t")[1:] for line in qrels.read_text().splitlines()[1:])[doc] == str(expected), (doc, grade)
 
 

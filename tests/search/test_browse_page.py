@@ -67,6 +67,21 @@ def test_step_through_lost_queries_and_judge(tab: Any) -> None:
     assert lines == [[query, doc, "1"]]
 
 
+def test_a_listed_query_is_asked_by_its_id_alone(tab: Any) -> None:
+    """The field has its text without line breaks."""
+    asked, typed = tab.evaluate("""async () => {
+      const real = window.fetch, asked = [];
+      window.fetch = (...request) => { asked.push(new URL(request[0], location)); return real(...request); };
+      step(0);
+      $("text").value = "river";
+      $("text").dispatchEvent(new Event("input"));
+      await search();
+      const keys = url => [url.searchParams.has("query"), url.searchParams.get("text")];
+      return [asked.slice(0, 2).map(keys), asked.slice(2).map(keys)];
+    }""")
+    assert (asked, typed) == (2 * [[True, None]], 2 * [[False, "river"]])
+
+
 def test_type_a_query_and_compare_two_other_systems(tab: Any) -> None:
     text = pq.read_table("data/corpus/documents.parquet", columns=["text"])["text"][0].as_py().split()
     tab.locator("#text").fill(" ".join(text[:6]))

@@ -1,6 +1,6 @@
 """An exported model, ready to serve: a folder that `retemper champion export` writes and `retemper serve` reads.
 
-serving.json       the record: systems, text settings, depths, and size and SHA-256 of every file
+serving.json       the record: systems, text settings, depths, and size and SHA-256 of every file but itself and the card, README.md
 champion.json      the record of the champion, if it is one
 encoder/, index/   of the model (of a fusion of several: also encoder.NAME/, index.NAME/); beside an index, the ids.parquet and
                    owners.npy of its rows
@@ -15,6 +15,7 @@ from typing import Any
 
 from tasks.core.errors import Corrupt, Missing
 from tasks.core.files import file_digest, read_json, write_json
+from tasks.core.models.folder import ROUTER
 
 FORMAT = 1
 RECORD = "serving.json"
@@ -67,7 +68,14 @@ def read_record(folder: Path) -> Export:
 
 
 def refuse_damaged(folder: Path, export: Export) -> None:
-    """Corrupt if a file of an export is missing, or differs in size or SHA-256 from what serving.json says."""
+    """Corrupt if a file of an export is missing, or differs in size or SHA-256 from what serving.json says.
+
+    Also if there is a router that it does not list, which an older export in the same place leaves: queries would get another encoder.
+    """
+    for encoder, _ in export.encoders.values():
+        name = (Path(encoder) / ROUTER).as_posix()
+        if export.files and name not in export.files and (folder / name).exists():
+            raise Corrupt(f"{folder / name}: found a file of another export, which {RECORD} does not list; delete it, or export again")
     for name, (size, digest) in export.files.items():
         path = folder / name
         if not path.is_file():

@@ -57,7 +57,11 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
 
 
 def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None:
-    """Refuse requests without the key or with a wrong host, answer every failure in one form, and measure every answer."""
+    """Refuse requests without the key or with a wrong host, answer every failure in one form, and measure every answer.
+
+    Without a key, any page can make a browser GET /search, as an image for instance, and so write to the log; a key, or JSON, it cannot
+    send unasked.
+    """
 
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -66,6 +70,8 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
         response: Response
         if not limits.is_host(name := request.headers.get("host", ""), settings.hosts):
             response = refusal(400, f"found the host {limits.printable_text(name)}, expected a name of this server; add --allow-host NAME")
+        elif limits.is_of_other_site(request) and request.method == "GET" and path == "/search" and not settings.key:
+            response = refusal(403, "found a request by a page of another site, expected POST with JSON, or a server with a key")
         elif path not in OPEN and not limits.is_authorized(request, settings.key):
             response = refusal(401, "no valid key; send Authorization: Bearer KEY")
             response.headers["WWW-Authenticate"] = "Bearer"

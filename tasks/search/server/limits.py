@@ -128,6 +128,11 @@ def is_host(host: str, names: Sequence[str]) -> bool:
     return any(host == name.lower() or (name.startswith("*") and host.endswith(name[1:].lower())) for name in names)
 
 
+def is_of_other_site(request: Request) -> bool:
+    """Whether a browser says that a page of another site made it send a request. Programs say nothing."""
+    return request.headers.get("sec-fetch-site") == "cross-site"
+
+
 def is_authorized(request: Request, key: str) -> bool:
     """Whether a request is allowed: it has the key (Authorization: Bearer KEY, or X-API-Key: KEY), or `key` is empty.
 

@@ -43,7 +43,7 @@ def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, compressed: bool, texts
             file.write_text(text)
     source, files = csv_tables.read(tmp_path), files_of(tmp_path)
     assert [(str(record.at), *record[1:]) for record in source.documents()] == [tuple(record) for record in documents(files, pytest.fail)]
-    assert [(str(record.at), record.id, record.text) for record in source.queries[""]()] == [
+    assert [(str(record.at), record.id, record.text, bool(record.answers)) for record in source.queries[""]()] == [
         tuple(record) for record in queries(files, pytest.fail)
     ]
     assert [tuple(record)[1:] for record in source.qrels["dev"]()] == [tuple(record)[1:] for record in judgments(files, "dev", pytest.fail)]

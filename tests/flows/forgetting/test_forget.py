@@ -52,6 +52,7 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(dvc_project: Any,
     dvc_project.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [query_text]}}))
     dvc_project.write(".retemper/serving/8080/champion-1/index/index.faiss", b"vectors")
     dvc_project.write(".retemper/preview/data/documents.parquet", b"packed")
+    dvc_project.write(".retemper/report.html", "who?")
     dvc_project.write(".retemper/extra/other/shards/0.npy", b"vectors")
     dvc_project.write(".retemper/extra/other/systems.lock", "schema: '2.0'")
     stray = dvc_project.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
@@ -91,6 +92,7 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(dvc_project: Any,
     assert not (dvc_project.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
     assert not (dvc_project.folder / ".retemper/serving").exists(), "a server has read it"
     assert not (dvc_project.folder / ".retemper/preview").exists(), "a sample of the corpus"
+    assert not (dvc_project.folder / ".retemper/report.html").exists(), "its texts may be too short to be found"
     extra = dvc_project.folder / ".retemper/extra/other"
     assert [path.name for path in extra.iterdir()] == ["systems.lock"], "vectors go, and what tells gc of results stays"
     assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}

@@ -6,11 +6,13 @@ import os
 import subprocess
 from pathlib import Path
 
+import jinja2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from flows.forgetting import text_search
+from tasks.core.tables.documents import shortened
 
 
 def found(folder: Path, *texts: str) -> set[str]:
@@ -45,6 +47,23 @@ def test_every_form_of_a_text_is_found(tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / f"lines{start}.gz").write_bytes(gzip.compress(b"x" * start * 13 + text.encode()))
     monkeypatch.setattr(text_search, "BLOCK", 16)
     assert found(tmp_path, text) == {"utf8.jsonl", "ascii.jsonl", "table.csv", *(f"lines{start}.gz" for start in range(4))}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "who wrote Alice's Adventures in Wonderland first",
+        'film "Casablanca" of 1942, who <directed> & produced that film',
+        "The river rises in the hills.\nIt flows\t north, through three lakes, to the sea.",
+    ],
+)
+def test_a_text_on_our_pages_is_found(tmp_path: Path, text: str) -> None:
+    """They escape by jinja2, and show documents on one line; a form of few characters says nothing."""
+    page = jinja2.Environment(autoescape=True).from_string("<p>{{ text }}</p>")
+    (tmp_path / "query.html").write_text(page.render(text=text))
+    (tmp_path / "document.html").write_text(page.render(text=shortened(f"A title {text}", 320)))
+    (tmp_path / "other.html").write_text(page.render(text="another text, a b"))
+    assert found(tmp_path, text, f"a{30 * ' '}b") == {"query.html", "document.html"}
 
 
 def test_texts_in_columns_of_every_type_are_found(tmp_path: Path) -> None:

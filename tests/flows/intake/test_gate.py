@@ -241,6 +241,28 @@ def test_answers_are_what_prepare_takes_for_them(project: Path, answers: str) ->
     assert batches["2"].state == "accepted"
 
 
+def test_a_query_without_answers_is_named_where_evaluate_needs_them(project: Path) -> None:
+    """As one typed in `retemper browse`: evaluate would fail, after the training. The last record of a query counts."""
+    Path("params.yaml").write_text(json.dumps({"evaluate": {"measures": ["nDCG@10", "Coverage@20"]}}))
+    lines = {name: json.dumps({"_id": name, "text": name, "answers": answers}) + "\n" for name, answers in (("q2", ["two"]), ("q3", [" "]))}
+    write_files(project / "inbox/1", {"queries.jsonl": lines["q2"], "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"})
+    write_files(project / "inbox/2", {"queries.jsonl": lines["q3"], "qrels/dev.tsv": f"{HEADER}q3\td1\t1\n"})
+    typed = "".join(json.dumps({"_id": name, "text": name}) + "\n" for name in ("click-1", "browse-1"))
+    write_files(project / "inbox/3", {"queries.jsonl": typed, "qrels/dev.tsv": f"{HEADER}click-1\td1\t1\nbrowse-1\td1\t1\n"})
+    write_files(project / "inbox/4", {"queries.jsonl": typed.split("\n")[0] + "\n", "qrels/dev.tsv": f"{HEADER}click-1\td1\t1\n"})
+    write_files(project / "inbox/5", {"queries.jsonl": '{"_id": "q2", "text": "2"}\n'})
+    write_files(project / "inbox/6", {"queries.jsonl": typed.replace("browse", "other"), "qrels/train.tsv": f"{HEADER}other-1\td1\t1\n"})
+    batches = take_batches(project)
+    assert {name for name, batch in batches.items() if batch.state == "accepted"} == {"1", "4", "6"}
+    remedy = "expected at least one, as evaluate.measures has Coverage@20; add `answers` to its line in queries.jsonl"
+    for name, query in (("2", "q3"), ("3", "browse-1"), ("5", "q2")):
+        assert batches[name].wrong == (f"1 query of dev or test without answers: query {query!r} of dev has no answers, {remedy}",)
+    write_files(project / "inbox/7", {"queries.jsonl": lines["q3"].replace('" "', '"three"')})
+    assert {name for name, batch in take_batches(project).items() if batch.state == "accepted"} == {"1", "2", "4", "6", "7"}
+    Path("params.yaml").write_text(json.dumps({"evaluate": {"measures": ["nDCG@10"]}}))
+    assert {batch.state for batch in take_batches(project).values()} == {"accepted"}
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_said_twice_is_found_in_whatever_blocks_lines_are_read(seed: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against plain Python: repeated ids, copies of texts, and judgments that contradict their pair's first one."""
@@ -301,4 +323,4 @@ def test_only_the_kind_of_a_mistake_says_whether_its_remedy_may_still_come(count
         for _ in range(count):
             findings.add(kind, f"inbox/{gate.UNKNOWN}/corpus.jsonl:1: {gate.IRRELEVANT}")
         answers[kind] = gate.may_arrive_later(findings.reasons()[0])
-    assert {kind for kind, answer in answers.items() if answer} == {gate.UNKNOWN, gate.IRRELEVANT}
+    assert {kind for kind, answer in answers.items() if answer} == {gate.UNKNOWN, gate.IRRELEVANT, gate.UNANSWERED}

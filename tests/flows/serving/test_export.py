@@ -13,13 +13,14 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.cli.main import main
-from flows.serving import card, hub
+from flows.serving import card
 from flows.serving.export import export
 from tasks.core.errors import UserError
 from tasks.core.models.export import file_digests, read_record
 from tasks.search.__main__ import arguments, open_systems
+from tasks.search.lists import resident_tower
 from tasks.search.server.served import load
-from tests.flows.serving.conftest import GIT
+from tests.flows.serving.conftest import GIT, FakeHub
 
 QUERIES = ("German politician", "a river in the north", "1925 novel", "zzz", "city in Japan")
 SYSTEMS = ["--model", "tower", "data/encoders/tower", "data/indexes/warmup", "--model", "warmup", "data/encoders/warmup"]
@@ -41,7 +42,10 @@ def test_an_export_answers_as_the_workspace_does(model: str, crown: Callable[[st
     assert (record.model, record.label) == (model, f"champion/{current.number} {model}")
     assert record.query == {"prefix": "", "max_length": 32}
     assert (record.document["max_length"], record.document["titles"], record.document["separator"]) == (24, False, " ")
-    assert record.files == {name: list(value) for name, value in file_digests(tmp_path / "out").items()}
+    digests = {name: list(value) for name, value in file_digests(tmp_path / "out").items()}
+    assert record.files == {name: value for name, value in digests.items() if name != "README.md"}, "which people edit"
+    (tmp_path / "out/README.md").write_text("license: mit")
+    assert load(tmp_path / "out").label == record.label
 
 
 def test_the_whole_export_by_the_command(
@@ -95,10 +99,13 @@ def test_the_whole_export_by_the_command(
     lists = (load(folder).search(QUERIES, 5) for folder in (out, pushed))
     assert all(list(one.scores) == list(other.scores) for one, other in zip(*lists, strict=True)), "what the hub has serves, too"
     assert (pushed / "router_config.json").exists() and fake_hub.private
-    from sentence_transformers import SentenceTransformer
-
-    vector = SentenceTransformer(str(pushed), device="cpu").encode_query(["a river"])
-    assert np.isfinite(vector).all()
+    assert fake_hub.messages == ["me/hybrid: Export champion/1 hybrid"]
+    code = text.partition("```python\n")[2].partition("```")[0].replace('"encoder")', f"{str(pushed)!r}, device='cpu')")
+    scope: dict[str, Any] = {}
+    exec(code.replace("your query", "a river"), scope)
+    record = read_record(out)
+    expected = resident_tower(out / record.encoders["tower"][0], record.query["max_length"], record.query["prefix"])("a river")[0]
+    assert np.allclose(scope["vector"], expected, rtol=1e-4, atol=1e-5), "the card's code gives the server's vector"
 
 
 def test_the_card_of_a_single_encoder(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
@@ -120,59 +127,6 @@ def test_no_file_of_an_export_names_a_folder_of_this_machine(crown: Callable[[st
     names = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
     assert names == []
     assert json.loads((tmp_path / "out/champion.json").read_text())["data"]["source"] == "beir:scifact"
-
-
-class FakeHub:
-    """Hugging Face's API, which keeps what it is sent."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
-        import huggingface_hub
-
-        self.operations: list[Any] = []
-        self.private = False
-        monkeypatch.setenv(hub.TOKEN, "hf_secret")
-
-        def create_repo(_: Any, repo: str, *, private: bool, exist_ok: bool) -> str:
-            assert exist_ok
-            self.private = private
-            if error:
-                raise error
-            return f"https://hub.example/{repo}"
-
-        def create_commit(_: Any, repo: str, operations: list[Any], commit_message: str) -> None:
-            assert (repo, commit_message) == ("me/hybrid", "Export champion/1 hybrid")
-            self.operations = [(operation.path_in_repo, Path(operation.path_or_fileobj).read_bytes()) for operation in operations]
-
-        monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
-        monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", create_commit)
-
-    def download(self, folder: Path) -> Path:
-        """What was uploaded, as a download would have it."""
-        for name, content in self.operations:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-        return folder
-
-
-def test_what_is_wrong_with_a_push_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import httpx
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    monkeypatch.delenv(hub.TOKEN, raising=False)
-    with pytest.raises(UserError, match=r"^HF_TOKEN: not set, expected a token that may write to me/x; set the variable"):
-        hub.check("me/x")
-    with pytest.raises(UserError, match=r"^--push-to-hub x: expected OWNER/NAME$"):
-        hub.check("x")
-    (tmp_path / "serving.json").write_text(
-        json.dumps({"model": "m", "encoders": {"m": ["encoder", "index"]}, "query": {"prefix": "", "max_length": 8}, "document": {}})
-    )
-    for error, line in (
-        (OfflineModeIsEnabled("offline"), "^HF_HUB_OFFLINE is set, so nothing was pushed"),
-        (httpx.ConnectError("refused hf_secret"), r"me/x: not pushed \(refused \*\*\*\); the folder .* is complete, push it again"),
-    ):
-        FakeHub(monkeypatch, error)
-        with pytest.raises(UserError, match=line):
-            hub.push(tmp_path, "me/x")
 
 
 def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:

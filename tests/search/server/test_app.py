@@ -218,6 +218,7 @@ def test_only_those_with_the_key_may_search(serving: Any) -> None:
             ({"x-api-key": b"other"}, 401),
             ({"authorization": b"Basic " + key}, 401),
             ({"x-api-key": key}, 200),
+            ({"x-api-key": key, "sec-fetch-site": "cross-site"}, 200),
             ({"authorization": b"bearer " + key}, 200),
             ({"x-api-key": key, "host": "search.example"}, 200),
             ({"x-api-key": key, "host": "evil.example"}, 400),
@@ -270,6 +271,9 @@ def test_queries_and_clicks_are_logged(serving: Any, tmp_path: Path) -> None:
         answer = httpx.get(f"{server.url}/search", params={"q": "läuft", "k": 3}).json()
         clicked = {"query_id": answer["id"], "doc": answer["hits"][1]["id"], "position": 2}
         assert httpx.post(f"{server.url}/click", json=clicked).json() == {"status": "ok"}
+        image = httpx.get(f"{server.url}/search", params={"q": "river"}, headers={"sec-fetch-site": "cross-site"})
+        assert (image.status_code, image.json()["detail"][:45]) == (403, "found a request by a page of another site, ex"), "writes nothing"
+        assert httpx.get(server.url, headers={"sec-fetch-site": "cross-site"}).status_code == 200, "a link to the page"
         search, click = lines(plain)
         assert search == {
             "event": "search",
@@ -283,7 +287,9 @@ def test_queries_and_clicks_are_logged(serving: Any, tmp_path: Path) -> None:
         assert search["time"] <= click["time"]
         plain.rename(tmp_path / "moved")  # logrotate
         plain.parent.joinpath("plain.jsonl").mkdir()  # and a disk that fails
-        assert httpx.get(f"{server.url}/search", params={"q": "river"}).status_code == 200, "no answer waits for the log"
+        assert httpx.get(f"{server.url}/search?q=river", headers={"sec-fetch-site": "same-origin"}).status_code == 200, (
+            "no answer waits for the log"
+        )
         assert len(errors) == 1
     for _ in range(2):  # the second is a restart
         with serving(log=Log(hashed, "hashed", errors.append)) as server:
