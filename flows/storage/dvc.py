@@ -260,6 +260,8 @@ def main(arguments: list[str]) -> int:
     if command in ("pull", "repro-pull"):
         verify_downloads(corrupt.append)
         replace_unsaved()
+    if GRAPH in os.environ:
+        read_kept_graph(Path(os.environ[GRAPH]))
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
@@ -271,8 +273,6 @@ def main(arguments: list[str]) -> int:
         return status
     if snapshot := os.environ.get(SNAPSHOT):
         os.environ.update(frozen_environment(Path(snapshot), os.environ))  # for the stage; our own imports are done
-    if GRAPH in os.environ:
-        read_kept_graph(Path(os.environ[GRAPH]))
     if TURNS in os.environ:
         wait_for_same_stage(Path(os.environ[TURNS]))
     status = reproduce(stages[0], pull=command == "repro-pull")
