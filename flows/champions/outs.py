@@ -8,9 +8,10 @@ from pathlib import Path
 
 from flows.process.processes import environment
 from flows.repository.lock import Lock
+from flows.repository.project import repository
 from flows.storage.cache import cache_of, copy_cached, file_md5, intact_path, listing, object_path
 from flows.storage.remote import refuse_unmarked
-from flows.team.sync import DVC
+from flows.team.sync import REMOTE
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import delete
 
@@ -54,10 +55,8 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
     missing = {digest: path for path in paths for digest in objects(root, path, lock) if not object_path(root, digest).exists()}
     if not missing:
         return
-    from dvc.repo import Repo
-
     try:
-        with Repo(str(project)) as repo:
+        with repository(project) as repo:
             refuse_unmarked(repo.cloud.get_remote())
             remote = repo.cloud.get_remote_odb()
             lost = next((path for digest, path in missing.items() if not remote.exists(digest)), None)
@@ -81,7 +80,7 @@ def objects(root: Path, path: str, lock: Lock) -> Iterator[str]:
 
 def _dvc(*words: str) -> str:
     """Run a command of DVC; return what it prints. If it fails, raise ValueError with DVC's error, which may be empty."""
-    process = subprocess.run([*DVC, *words], env=environment(), capture_output=True, text=True, check=False)
+    process = subprocess.run([*REMOTE, *words], env=environment(), capture_output=True, text=True, check=False)
     if process.returncode:
         raise ValueError(next((line.removeprefix("ERROR: ") for line in process.stderr.splitlines() if line.startswith("ERROR")), ""))
     return process.stdout

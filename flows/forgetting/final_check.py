@@ -17,8 +17,8 @@ EXTRA = "data/extra"  # of flows.evaluating.extra, no stage's out
 def check(
     texts: Collection[str], store: Store, root: Path, *, trees: Sequence[Path], folders: Sequence[Path], tell: Callable[[str], None]
 ) -> list[Path]:
-    """Look for `texts` in all files of working trees and sources, and remove derived files that have one. Return the other files that may
-    have one.
+    """Look for `texts` in all files of working trees and sources, and remove derived files that may have one. Return the other files that
+    may have one.
 
     `root`: of the cache; `folders`: those of sources.
     """
@@ -34,12 +34,18 @@ def check(
         except UserError:  # another project's settings that are being edited, for instance: any file may be a source's
             sources = [(tree / "data").resolve()]
         but = [*stores, tree / FOUND.parent, *(other for other in trees if other != tree)]
-        for path in text_search.having_texts(text_search.files_below(tree, but), wanted, unread.append):
-            if is_derived(path.relative_to(tree), outs=outs) and not any(path.resolve().is_relative_to(place) for place in sources):
+        unread_here = list[Path]()
+        for path in text_search.having_texts(text_search.files_below(tree, but), wanted, unread_here.append):
+            if is_derived(path, tree, outs=outs, sources=sources):
                 tell(f"{path}: had the text; removed")
                 path.unlink()
             else:
                 remaining.append(path)
+        for path in unread_here:
+            if is_derived(path, tree, outs=outs, sources=sources) and _unlink(path):
+                tell(f"{path}: unreadable or corrupt; removed, since it can be made again")
+            else:
+                unread.append(path)
     own_files = (path for folder in folders for path in text_search.files_below(folder))
     remaining += [path for path in text_search.having_texts(own_files, wanted, unread.append) if path not in remaining]
     for remote in store.remotes:
@@ -53,12 +59,24 @@ def check(
     return remaining + unread
 
 
-def is_derived(path: Path, *, outs: Collection[str]) -> bool:
-    """Whether a file of a working tree, given by its path there, can be made again. `outs`: those of `out_paths`."""
-    first, second = (*path.parts, "")[:2]
+def _unlink(path: Path) -> bool:
+    """Remove a file; return whether that was possible."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def is_derived(path: Path, tree: Path, *, outs: Collection[str], sources: Collection[Path]) -> bool:
+    """Whether a file of a working tree can be made again. `outs`: those of `out_paths`; `sources`: folders and files that are not made."""
+    if any(path.resolve().is_relative_to(place) for place in sources):
+        return False
+    below = path.relative_to(tree)
+    first, second = (*below.parts, "")[:2]
     if first == "data":
-        is_unfinished = any(part.endswith(".partial") for part in path.parts)
-        return is_unfinished or any(f"{path.as_posix()}/".startswith(out) for out in outs)
+        is_unfinished = any(part.endswith(".partial") for part in below.parts)
+        return is_unfinished or any(f"{below.as_posix()}/".startswith(out) for out in outs)
     return first == ".retemper" and not second.startswith(OWN)
 
 

@@ -117,8 +117,8 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         remove_strays(plan.strays, store, tell)
         remaining = plan.strays.remaining(tell)
         remaining += check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
-        if remaining:  # an object that is made again with the digest of a removed one is not of the record
-            Holdings(ids=holdings.ids, texts=holdings.texts).save(FOUND)
+        if remaining:
+            holdings.after_removal().save(FOUND)
             tell(f"when that is done, run retemper forget again; until then {FOUND} holds the texts that it looks for")
         else:
             FOUND.unlink()

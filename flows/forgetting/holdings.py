@@ -131,12 +131,19 @@ class Holdings:
     clean: set[str] = field(default_factory=set)
     clean_corpora: set[tuple[str, str]] = field(default_factory=set)  # that were read in full and have none of the records
     unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
+    removed: set[str] = field(default_factory=set)  # corpora and their files that an earlier `forget` of these records has removed
+
+    def after_removal(self) -> "Holdings":
+        """What to keep once all of it is removed: an object that is made again with the digest of a removed one is not of the record."""
+        outs = (*self.outs, *((path, oid) for oid, path in self.oids.items()))
+        corpora = {f"{path} {oid}" for path, oid in outs if path.startswith(CORPORA)}
+        return Holdings(ids=self.ids, texts=self.texts, removed=self.removed | corpora)
 
     def save(self, place: Path) -> None:
         """Write down what was found, before any of it is removed. The file has texts, so only its owner may read it."""
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fields = {"outs": sorted(self.outs), "oids": self.oids, "ids": sorted(self.ids), "texts": sorted(self.texts)}
-        write_text(place, json.dumps(fields))
+        write_text(place, json.dumps({**fields, "removed": sorted(self.removed)}))
 
     @classmethod
     def load(cls, place: Path) -> "Holdings":
@@ -144,7 +151,8 @@ class Holdings:
         if not place.exists():
             return cls()
         fields = json.loads(place.read_text(encoding="utf-8"))
-        return cls({(path, oid) for path, oid in fields["outs"]}, fields["oids"], set(fields["ids"]), set(fields["texts"]))
+        outs, removed = {(path, oid) for path, oid in fields["outs"]}, set(fields.get("removed", ()))
+        return cls(outs, fields["oids"], set(fields["ids"]), set(fields["texts"]), removed=removed)
 
 
 def find(
@@ -158,8 +166,9 @@ def find(
     holdings = holders(entries, store, marks, texts=earlier.texts)
     holdings.ids |= earlier.ids
     holdings.outs |= earlier.outs
-    earlier_names = {f"{path} {oid}" for path, oid in (*earlier.outs, *((path, oid) for oid, path in earlier.oids.items()))}
-    holdings.unread = [corpus for corpus in holdings.unread if corpus not in earlier_names]
+    holdings.removed = earlier.removed
+    may_be_removed = earlier.after_removal().removed
+    holdings.unread = [corpus for corpus in holdings.unread if corpus not in may_be_removed]
     _add_dependents(entries, store, holdings, kinds=kinds)
     shared_oids = _kept_elsewhere(entries, store, holdings)
     holdings.oids |= earlier.oids

@@ -18,7 +18,7 @@ from flows.batches.known import Known, Part, Reader, Rows, Sample, Seen, blocks,
 from flows.batches.records import Document, Files, Judged, Negative, Query, files_of, files_without_header
 from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
-from tasks.core.statistics.confirmation import CLICKED
+from tasks.core.statistics.judged import CLICKED
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import record_label
 from tasks.core.trec.ids import WHITE

@@ -140,16 +140,15 @@ def make_plan(
             status = read_status(repo, graph.stages)
         refuse_unmade(repo, graph.downstream_of(status))
         remote = sync.remote_name(repo)
-    reached, missing, lock = False, list[str](), read_lock() if status else {}
-    if status and not dry:
-        missing = sync.restorable(status, lock)
-        if remote:
-            reached = sync.pull(processes, remote, missing, warn=warn)
-        elif missing:
-            sync.restore(processes, missing)
-        if missing and (reached or not remote):
-            with dvc_errors(), repository() as repo:
-                status = read_status(repo, graph.stages)
+        reached, missing, lock = False, list[str](), read_lock() if status else {}
+        if status and not dry:
+            missing = sync.restorable(status, lock)
+            if remote:
+                reached = sync.pull(processes, remote, missing, warn=warn)
+            elif missing:
+                sync.restore(processes, missing)
+            if missing and (reached or not remote):
+                status = read_status(repo, graph.stages)  # of the graph as it was before, whatever was edited meanwhile
     if dry:
         status = _without_cached(status, lock)
     changed = graph.downstream_of(status)

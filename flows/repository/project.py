@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from flows.process.processes import name_user
 from flows.repository.git import refuse_no_git
 from tasks.core.errors import UserError
 from tasks.core.params.sections import read_yaml, refuse_yaml_bomb
@@ -21,12 +22,13 @@ CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
 @contextmanager
-def repository() -> Iterator[Any]:
-    """Open DVC's view of the current folder."""
+def repository(folder: Path = Path()) -> Iterator[Any]:
+    """Open DVC's view of the project in `folder`, also for a user without a name, and if DVC's memory is corrupt."""
     from dvc.repo import Repo
 
+    name_user()
     replace_corrupt_state()
-    repo = Repo()
+    repo = Repo(str(folder))
     try:
         yield repo
     finally:

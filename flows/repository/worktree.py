@@ -19,7 +19,7 @@ from flows.process.problems import Problems
 from flows.process.processes import TYPED, Processes, environment, typed_command
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
-from flows.repository.project import edit_settings
+from flows.repository.project import edit_settings, repository
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import write_text
 from tasks.core.params.sections import read_yaml
@@ -212,9 +212,8 @@ def _carry_forgotten(source: Path, target: Path) -> None:
 def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
     """Give a worktree the DVC settings of the project that its commit may lack: cache, local settings, remotes, and which one is used."""
     from dvc.config import Config
-    from dvc.repo import Repo
 
-    with Repo(str(project)) as repo:
+    with repository(project) as repo:
         cache = repo.cache.local_cache_dir
         shared, local = repo.config.load_one("repo"), repo.config.load_one("local")
     (folder / ".dvc/config.local").unlink(missing_ok=True)

@@ -40,15 +40,17 @@ def outdated(lock: Lock) -> dict[str, str]:
     return {name: path for name in lock if (path := look(name))}
 
 
-def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = False) -> str:
+def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: Collection[str] = ()) -> str:
     """Why encoder, vectors, index (and, if `measured`, the metrics) of `model` are not of one generation; empty if they are.
 
-    `retrieved`: check its runs too. The runs of a fusion's systems always count: its weight was chosen on them.
+    `retrieved`: splits whose runs are checked too. For a fusion's systems that is always dev, on whose runs its weight was chosen. Other
+    queries do not count: those of training make the next model, not this one.
     """
+    retrieved = ("dev", "test") if measured else retrieved
     fused = lock.get(f"fuse@{model}")
     parts = [str(parameters(fused)[f"fuse.{model}"][part]) for part in ("first", "second")] if fused else []
     for part in parts:
-        if problem := find_mismatch(lock, part, retrieved=True):
+        if problem := find_mismatch(lock, part, retrieved=retrieved or ("dev",)):
             return problem
     tower = lock.get(f"adore@{model}")
     round_ = str(parameters(tower)[f"adore.{model}"]["round"]) if tower else model
@@ -62,12 +64,13 @@ def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: 
     ]
     stages += ["pseudo"] if corpus_of(lock) == "data/pseudo" else []
     stages += ["bm25", "retrieve_bm25"] if model == "bm25" else []
-    stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore")] if measured or retrieved else []
+    stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore")] if retrieved else []
     stages += [f"{stage}@{model}" for stage in ("evaluate", "evaluate_adore", "evaluate_fuse")] if measured else []
     read = ("data/corpus", "data/pseudo", "data/tokens", "data/candidates", *(f"data/runs/{name}" for name in (model, *parts)))
     current = _current({path: digest for path, digest in out_digests(lock).items() if path.startswith(SERVED) or path in read})
+    splits = ("", *retrieved, *(["dev"] if fused else []))
     for name in stages:
-        if name in lock and (path := _replaced(lock, name, current)):
+        if name in lock and (path := _replaced(lock, name, lambda dep: current(dep) if _split(dep) in splits else "")):
             return f"{name} was made from another {path}"
     return ""
 
@@ -105,6 +108,12 @@ def leave_out(metrics: Metrics, reasons: Mapping[str, str]) -> tuple[Metrics, st
             models.setdefault(reason, []).append(model)
     excluded = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in models.items())
     return {model: splits for model, splits in metrics.items() if model not in reasons}, f"excluded: {excluded}" if excluded else ""
+
+
+def _split(path: str) -> str:
+    """The split whose queries or qrels a path holds; empty for anything else."""
+    place = Path(path)
+    return place.stem if place.parent.name in ("queries", "qrels") else ""
 
 
 def _current(digests: Mapping[str, str]) -> Callable[[str], str]:

@@ -1,8 +1,8 @@
-"""DVC commands that its command line lacks.
+"""DVC commands that its command line lacks, and its own `get` and `list`, which work if its memory is corrupt.
 
 `python -m flows.storage.dvc records | push [earlier] | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
 
-They check objects from the cache by content (`flows.storage.cache`). `dvc repro --pull` fetches the remote's whole run cache,
+These check objects from the cache by content (`flows.storage.cache`). `dvc repro --pull` fetches the remote's whole run cache,
 every entry again, for every stage. Here, a stage fetches only the runs of its own command and inputs, and the objects of the
 run that it restores, so a team's history costs a new clone nothing.
 """
@@ -11,12 +11,12 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from flows.repository.lock import entry_digest, locks_of_references, read_lock, worktrees
-from flows.repository.project import replace_corrupt_state
+from flows.repository.project import replace_corrupt_state, repository
 from flows.repository.worktree import SCRATCH
 from flows.storage import forgettings, makings
 from flows.storage.cache import contents, outs, recorded_runs
@@ -55,15 +55,13 @@ TURNS = "RETEMPER_TURNS"  # environment: a folder; of the runs that share it and
 
 def fetch_records() -> int:
     """Copy the remote's records of how the entries of dvc.lock were made. An error if the remote is unavailable or has no mark."""
-    from dvc.repo import Repo
-
-    repo = Repo()
-    refuse_unmarked(repo.cloud.get_remote())
-    location = _listed(repo)
-    if not location:
-        raise UserError("found an HTTP remote, which cannot list the runs that it has; expected a folder, S3, or SSH")
-    forgettings.fetch(Path(repo.cache.local_cache_dir), *location)
-    print(f"{counted(_fetch_makings(repo, read_lock().values()), 'records fetched')} of how artifacts were made")
+    with repository() as repo:
+        refuse_unmarked(repo.cloud.get_remote())
+        location = _listed(repo)
+        if not location:
+            raise UserError("found an HTTP remote, which cannot list the runs that it has; expected a folder, S3, or SSH")
+        forgettings.fetch(Path(repo.cache.local_cache_dir), *location)
+        print(f"{counted(_fetch_makings(repo, read_lock().values()), 'records fetched')} of how artifacts were made")
     return 0
 
 
@@ -96,12 +94,11 @@ def push(*, earlier: bool = False) -> int:
     With `earlier`, for the first push to a remote, also push the outs of `earlier_results`.
     """
     from dvc.cli import main
-    from dvc.repo import Repo
 
-    with closing(Repo()) as repo:
+    with repository() as repo:
         refuse_unmarked(repo.cloud.get_remote())
     status = int(main(["--wait-for-lock", "push", "--run-cache"]))
-    with closing(Repo()) as repo:
+    with repository() as repo:
         status = status or _push_unpushed(repo, earlier_results(Path(repo.cache.local_cache_dir)) if earlier else [])
         if not status and (location := _listed(repo)):
             makings.send(Path(repo.cache.local_cache_dir), *location)
@@ -185,7 +182,6 @@ def share_with_group() -> Iterator[None]:
 def reproduce(stage: str, pull: bool) -> int:
     """Run `dvc repro --single-item STAGE`. With `pull`, also `--pull`, so it may restore a colleague's result."""
     from dvc.cli import main
-    from dvc.repo import Repo
 
     fetched: list[Path] = []
 
@@ -199,7 +195,7 @@ def reproduce(stage: str, pull: bool) -> int:
     observe_entries(_keep_for_push)
     status = int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
     if fetched and not status:
-        with suppress(Exception), closing(Repo()) as repo, share_with_group():  # records are good to have, not needed
+        with suppress(Exception), repository() as repo, share_with_group():  # records are good to have, not needed
             _fetch_makings(repo, [read_lock()[stage]])
     return status
 
@@ -218,27 +214,30 @@ def heal(corrupt: list[Download]) -> None:
 
     If the remote is unavailable, only forget about them: the next push or pull reports that.
     """
-    from dvc.repo import Repo
-
-    repo = Repo()
-    remote = repo.cloud.get_remote()
     PUSHED.unlink(missing_ok=True)
-    try:
-        refuse_unmarked(remote)
-    except Exception:  # from DVC, the disk, or any library that talks to remotes
-        corrupt.clear()
-        return
-    try:
-        for line in warnings(remote.name, remove_corrupt(remote, corrupt), Path(repo.cache.local_cache_dir)):
-            print(f"{WARNING}{line}", flush=True)
-    except Exception as error:  # from DVC, the disk, or any library that talks to remotes
-        names = ", ".join(sorted({download.oid for download in corrupt}))
-        print(f"{WARNING}remote {remote.name}: corrupt objects could not be removed: {names}: {' '.join(str(error).split())}", flush=True)
+    with repository() as repo:
+        remote = repo.cloud.get_remote()
+        try:
+            refuse_unmarked(remote)
+        except Exception:  # from DVC, the disk, or any library that talks to remotes
+            corrupt.clear()
+            return
+        try:
+            for line in warnings(remote.name, remove_corrupt(remote, corrupt), Path(repo.cache.local_cache_dir)):
+                print(f"{WARNING}{line}", flush=True)
+        except Exception as error:  # from DVC, the disk, or any library that talks to remotes
+            names = ", ".join(sorted({download.oid for download in corrupt}))
+            reason = " ".join(str(error).split())
+            print(f"{WARNING}remote {remote.name}: corrupt objects could not be removed: {names}: {reason}", flush=True)
     corrupt.clear()
 
 
 def main(arguments: list[str]) -> int:
     replace_corrupt_state()
+    if arguments[0] in ("get", "list"):
+        from dvc.cli import main as dvc
+
+        return int(dvc(arguments))
     if arguments in (["records"], ["push"], ["push", "earlier"]):
         try:
             with share_with_group():  # before importing DVC's modules, which remember the umask
@@ -261,6 +260,8 @@ def main(arguments: list[str]) -> int:
     if command in ("pull", "repro-pull"):
         verify_downloads(corrupt.append)
         replace_unsaved()
+    if GRAPH in os.environ:
+        read_kept_graph(Path(os.environ[GRAPH]))
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
@@ -272,8 +273,6 @@ def main(arguments: list[str]) -> int:
         return status
     if snapshot := os.environ.get(SNAPSHOT):
         os.environ.update(frozen_environment(Path(snapshot), os.environ))  # for the stage; our own imports are done
-    if GRAPH in os.environ:
-        read_kept_graph(Path(os.environ[GRAPH]))
     if TURNS in os.environ:
         wait_for_same_stage(Path(os.environ[TURNS]))
     status = reproduce(stages[0], pull=command == "repro-pull")

@@ -156,10 +156,10 @@ def share(folder: Path) -> str:
         is_own = (
             previous.resolve() == own_cache.parent.resolve() / own_cache.name
         )  # neither another folder nor a link to one: others may use that
+        register(folder, Path.cwd())  # first, or a colleague's gc would remove what is being copied
         moved = _move_cache(previous, folder) if is_own and not is_same else 0
         with edit_settings(repo.config, "local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
-    register(folder, Path.cwd())
     outcome = (
         f"{counted(moved, 'files')} moved there from {previous}"
         if is_own or is_same

@@ -19,7 +19,6 @@ from flows.storage.remote import WARNING
 from tasks.core.errors import FULL, DiskError, parse_disk_fault, redacted
 from tasks.core.files import file_digest, write_json, write_text
 
-DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.storage.dvc"]
 LOCK = Path("dvc.lock")
 NAMED = 3  # files that a problem names, at most

@@ -12,8 +12,8 @@ from tasks.core.params.sections import load, read_parameters
 from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
 from tasks.core.statistics.clusters import read_groups
-from tasks.core.statistics.confirmation import judged_queries
 from tasks.core.statistics.groups import read_columns
+from tasks.core.statistics.judged import judged_queries
 from tasks.core.statistics.tested import tests_of
 from tasks.core.tables.documents import texts_of
 from tasks.core.tables.schemas import MEASURED

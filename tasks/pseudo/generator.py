@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from tasks.core.errors import UserError
 from tasks.core.machine.devices import move_module
 from tasks.core.models.folder import refuse_adapters
-from tasks.core.models.limits import read_config
+from tasks.core.models.limits import one_line, read_config
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tokens.tokenizer import drop_remote_code, load_tokenizer
@@ -37,10 +38,9 @@ def load_generator(folder: Path) -> Any:
         model = AutoModelForSeq2SeqLM.from_pretrained(
             folder, config=read_config(folder), dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise UserError(
-            f"pseudo.generator: {folder}: cannot be loaded ({reason}); expected a sequence-to-sequence model, such as T5, with "
+            f"pseudo.generator: {folder}: cannot be loaded ({one_line(error)}); expected a sequence-to-sequence model, such as T5, with "
             "config.json and model.safetensors"
         ) from None
     drop_remote_code(model.config)

@@ -114,6 +114,15 @@ def test_the_stage_measures_coverage_where_it_is_asked_for(tmp_path: Path) -> No
     assert "bm25: test, 1 query without a relevant document, counted as 0 in binary measures\n" in result.stdout
     expected = {"Coverage@1": 1 / 3, "AP": 0.5 / 3, "Coverage@2": 2 / 3}
     assert json.loads((tmp_path / "metrics.json").read_text()) == {"test": pytest.approx(expected)}
+    write_table(tmp_path / "qrels" / "dev.parquet", QRELS, [_table(QRELS, [("q", "d", 1), ("click-1", "d", 1)])])
+    (tmp_path / "queries" / "dev.parquet").write_bytes((tmp_path / "queries" / "test.parquet").read_bytes())
+    (tmp_path / "dev.trec").write_text("q Q0 d 1 2.0 x\nclick-1 Q0 d 1 1.0 x\n")
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert (metrics["dev"], metrics["clicks"]) == ({"Coverage@1": 1.0, "AP": 1.0, "Coverage@2": 1.0}, {"AP": 1.0}), (
+        "no answers are asked of clicks"
+    )
     (tmp_path / "documents.parquet").unlink()
     (tmp_path / "params.yaml").write_text("evaluate: {measures: [AP]}\n")
     freeze_parameters(tmp_path)

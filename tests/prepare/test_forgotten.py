@@ -102,6 +102,28 @@ def test_a_batch_is_read_in_its_own_form(write_files: Callable[[dict[str, str | 
     assert sum(withdraw_records("batch", judgments, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "kept"),
+    [
+        ("csv", "corpus.csv", b"id,text,id\nd1,abc,d2\nd3,x,d1\n", None),
+        ("csv", "corpus.csv", b"id,text\nd1,secret\nd2,gr\xf6\xdfe\n", None),
+        ("csv", "qrels/train.csv", b"query,doc,grade,doc\nq1,d1,1,d2\n", None),
+        ("beir", "corpus.jsonl", b'{"_id": "d2", "_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', 0),
+        ("beir", "corpus.jsonl", b'{"_id": "d1", "text": "gr\xf6\xdfe"}\n{"_id": "d1", "text": "b"}\n', 0),
+        ("beir", "qrels/train.tsv", b"gr\xf6\xdfe\td1\t1\nq1\td1\t1\n", 0),
+    ],
+)
+def test_what_prepare_refuses_is_named(
+    write_files: Callable[[dict[str, str | bytes]], Path], kind: str, name: str, content: bytes, kept: int | None
+) -> None:
+    """`kept`: the line that stays. It was taken for another one, or its other record was overlooked."""
+    folder = write_files({name: content})
+    withdrawn = withdraw_records(kind, folder, MARKS, dry=False)
+    assert withdrawn.unread == [str(folder / name)]
+    assert withdrawn.counts == ({} if kept is None else {str(folder / name): 1})
+    assert (folder / name).read_bytes() == (content if kept is None else content.splitlines(keepends=True)[kept])
+
+
 @pytest.mark.parametrize(("kind", "end"), [("beir", ".jsonl"), ("csv", ".csv")])
 @pytest.mark.parametrize("harm", ["cut", "cut within its head", "one bit", "no deflate"])
 def test_a_corrupt_gzip_is_named_and_stays_as_it_is(

@@ -181,6 +181,22 @@ def test_an_empty_text_is_named_by_its_place(prepare: Any, write_files: Any, row
         prepare(f"pairs:{folder / 'faq.csv'}")
 
 
+@pytest.mark.parametrize("ending", ["csv", "TSV", "jsonl", "parquet"])
+def test_a_column_may_have_two_roles(prepare: Any, tmp_path: Path, ending: str) -> None:
+    """In Parquet, it counted as two columns, one too many."""
+    table = {"question": ["a b", "c d"], "answer": ["x y", "z w"], "url": ["u1", "u2"]}
+    file = tmp_path / f"faq.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table(table), file)
+    elif ending == "jsonl":
+        file.write_text("".join(json.dumps(dict(zip(table, row, strict=True))) + "\n" for row in zip(*table.values(), strict=True)))
+    else:
+        rows = [list(table), *zip(*table.values(), strict=True)]
+        file.write_text("".join(("," if ending == "csv" else "\t").join(row) + "\n" for row in rows))
+    prepared = prepare(f"pairs:{file}#title=url,id=url")
+    assert [(doc, title) for doc, title, _ in prepared.documents] == [("u1", "u1"), ("u2", "u2")]
+
+
 @pytest.mark.parametrize("column", ["id", "query_id"])
 def test_half_a_character_in_an_id_is_refused(prepare: Any, tmp_path: Path, column: str) -> None:
     rows = [{"query": "a b", "passage": "c d", column: name} for name in ("x", "\ud800x")]
@@ -192,8 +208,8 @@ def test_half_a_character_in_an_id_is_refused(prepare: Any, tmp_path: Path, colu
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        ({"split": "test"}, r"found the key 'split', expected the keys of the first line; write it in the first line too \(null if"),
-        ({"Title": "T"}, r"found the key 'Title', expected the keys of the first line; "),
+        ({"split": "test"}, r"found the key 'split', expected the keys of the first line; write it in the first line too \(train if"),
+        ({"Title": "T"}, r"found the key 'Title', expected the keys of the first line; write it in the first line too \(null if"),
         ({"negative": "n"}, r"found the key 'negative', expected the keys of the first line; "),
         ({"note": "", "id": 7}, r"found the key 'id', expected the keys of the first line; "),
         ({"label": 0}, r"found column label, expected rows whose passage answers the query; "),

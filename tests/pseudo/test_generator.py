@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 from tasks.core.errors import UserError
 from tasks.core.stage.progress import Progress
-from tasks.pseudo.generator import BATCH, make_writer
+from tasks.pseudo.generator import BATCH, load_generator, make_writer
 from tasks.pseudo.journal import Journal
 from tasks.pseudo.making import candidates
 from tasks.pseudo.params import Pseudo
@@ -107,9 +107,12 @@ def test_they_are_queries_of_their_document(generator: Path) -> None:
     assert [(query.id, query.text) for query in pseudo_queries] == [("pseudo-title-0-d", "A title"), ("pseudo-generated-0-d", "what is it")]
 
 
-def test_what_is_no_generator_is_refused(tiny_encoder: Path) -> None:
+def test_what_is_no_generator_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"pseudo.generator: .*cannot be loaded .*expected a sequence-to-sequence model, such as T5"):
         Writing(tiny_encoder)
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "d_model": "wide"}')
+    with pytest.raises(UserError, match=r"pseudo.generator: .*cannot be loaded .*d_model.*expected a sequence-to-sequence model"):
+        load_generator(tmp_path)
     with pytest.raises(ValueError, match="kinds title and generator x: expected generated among"):
         Pseudo.model_validate({"kinds": ["title"], "generator": "x"})
     with pytest.raises(ValueError, match="kinds generated and generator null: expected generated among the kinds, and a generator"):

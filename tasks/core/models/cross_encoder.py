@@ -187,14 +187,22 @@ def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
     return min(max_length, int(tokenizer.model_max_length), longest_text(model) or max_length)
 
 
+def _count_labels(file: Path) -> int:
+    """The number of labels that a model's configuration names; 2, as transformers assumes, if it names none."""
+    config = read_json(file)
+    try:
+        return len(config.get("id2label") or [0] * config.get("num_labels", 2))
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"{file}: not the configuration of a model ({one_line(error)}); choose another model") from None
+
+
 def load_classifier(folder: Path, seed: int | None = None) -> Any:
     """The sequence classifier of a local folder, float32; UserError if it cannot score pairs.
 
     With a `seed`, any encoder works: a one-label head is initialized from it.
     """
     refuse_adapters(folder)
-    config = read_json(folder / "config.json")
-    labels = len(config.get("id2label") or [0] * config.get("num_labels", 2))
+    labels = _count_labels(folder / "config.json")
     if labels != 1 and seed is None:
         raise UserError(f"{folder / 'config.json'}: found {labels} labels, expected 1, the score of a pair; choose another model")
     try:

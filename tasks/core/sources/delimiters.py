@@ -1,6 +1,6 @@
 """The delimiter of a table in CSV, by its name and its header alone: one rule for all that read, check, or rewrite such a file.
 
-    NAME.tsv, NAME.tsv.gz   a tab
+    NAME.tsv, NAME.tsv.gz   a tab, whatever the case of the ending
     any other name          a semicolon where the header has semicolons and no commas, else a comma
 
 In any file, a first line sep=; names the delimiter, as Excel reads and some programs write it; it is not a row. The header is the first
@@ -28,7 +28,7 @@ _QUOTED = re.compile(r'(?:\A|(?<=[,;]))"(?:[^"]|"")*("|\Z)')
 
 def is_tabbed(path: Path) -> bool:
     """Whether a file's name says that tabs separate its cells."""
-    return path.name.removesuffix(".gz").endswith(".tsv")
+    return path.name.lower().removesuffix(".gz").endswith(".tsv")
 
 
 def delimiter_of(path: Path, lines: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import new_file
 from tasks.core.sources.delimiters import declares_delimiter, delimiter_of
 from tasks.core.sources.forgotten import mark
+from tasks.core.sources.json_lines import parse_line
 from tasks.core.sources.packed import is_gzip, open_unpacked
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
@@ -85,7 +86,7 @@ def _find(form: str, name: str, path: Path, marks: Collection[str]) -> tuple[lis
             is_malformed |= record.is_malformed
             if record.taken is not None:
                 removed.append(record.taken)
-    except csv.Error:
+    except (csv.Error, UnicodeDecodeError):
         return [], True
     return removed, is_malformed
 
@@ -127,14 +128,15 @@ def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
 def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[Record]:
     """Every line (or row) of a file.
 
-    UserError if the file cannot be decompressed, or its header has two delimiters. csv.Error if it is malformed CSV.
+    UserError if the file cannot be decompressed, or its header has two delimiters. csv.Error or UnicodeDecodeError if it is malformed
+    CSV.
     """
     try:
         with open_unpacked(path) as handle:
             if kind == "beir" and name in ("documents", "queries"):
                 yield from (_json_record(raw, name, marks) for raw in handle)
             elif kind == "beir" and name == "qrels":
-                yield from (Record(raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
+                yield from (_judgment(raw, marks) for raw in handle)
             else:
                 yield from _rows(handle, name, path, marks)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -143,11 +145,18 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
 
 def _json_record(raw: bytes, name: str, marks: Collection[str]) -> Record:
     try:
-        record = json.loads(_text(raw))
+        record = parse_line(_text(raw))
         identity, text = str(record["_id"]), f"{record.get('text') or record.get('title') or ''}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Record(raw, None, is_malformed=bool(raw.strip()))
     return Record(raw, text or " " if mark(_record(name), identity) in marks else None)
+
+
+def _judgment(raw: bytes, marks: Collection[str]) -> Record:
+    try:
+        return Record(raw, _judged(_text(raw).split("\t"), (0, 1), marks))
+    except UnicodeDecodeError:
+        return Record(raw, None, is_malformed=True)
 
 
 def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> Iterator[Record]:
@@ -180,10 +189,12 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
 
 
 def _places(name: str, header: Sequence[str]) -> list[int | None]:
-    """The places of a table's columns, as prepare finds them; None for an optional one. csv.Error if another is missing."""
+    """The places of a table's columns, as prepare finds them; None for an optional one. csv.Error if one is missing or repeated."""
     places = [next((header.index(candidate) for candidate in names if candidate in header), None) for names in NAMES[name]]
     if any(place is None and names != TITLE for names, place in zip(NAMES[name], places, strict=True)):
         raise csv.Error(f"found columns {', '.join(header)}")
+    if any(place is not None and header.count(header[place]) > 1 for place in places):
+        raise csv.Error("found a column twice")
     return places
 
 
@@ -202,7 +213,7 @@ def _record(name: str) -> str:
 
 
 def _text(raw: bytes) -> str:
-    return raw.removeprefix(BOM).decode("utf-8", "replace")
+    return raw.removeprefix(BOM).decode("utf-8")
 
 
 def _rewrite(path: Path, lines: Iterator[bytes]) -> None:

@@ -216,19 +216,21 @@ def _object_cells(file: Path, column_spec: str) -> Iterator[tuple[At, Columns, S
 
 def _refuse_new_columns(at: At, columns: Columns, *, names: Sequence[str], column_spec: str) -> None:
     """UserError if `names`, the keys of the first line and then later ones, have columns that the first line lacks."""
-    if new := [place for place in _places(columns_of(str(at), names, column_spec)) if place not in _places(columns)]:
+    later = columns_of(str(at), names, column_spec)
+    if new := [place for place in _places(later) if place not in _places(columns)]:
+        value = "train" if new[0] == later.split else "null"
         raise Invalid(
             where=str(at),
             found=f"the key {names[new[0]][:SHOWN]!r}",
             expected="the keys of the first line",
-            remedy="write it in the first line too (null if that has none)",
+            remedy=f"write it in the first line too ({value} if that has none)",
         )
 
 
 def _places(columns: Columns) -> list[int]:
-    """The places of all columns, in order."""
+    """The places of all columns, in order; a column that has two roles is one."""
     optional = (place for place in (columns.title, columns.id, columns.query_id, columns.split) if place is not None)
-    return sorted((columns.query, columns.passage, *optional, *columns.negatives))
+    return sorted({columns.query, columns.passage, *optional, *columns.negatives})
 
 
 def _split(at: At, value: object) -> str:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,6 +166,13 @@ def test_another_number_of_labels(tiny_reranker: Path, tiny_encoder: Path, tmp_p
     with pytest.raises(UserError, match="found 3 labels, expected 1") as error:
         load_cross_encoder(tmp_path / "three", 64, 512, CPU, FP32)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("config", [[], {"id2label": 1}, {"num_labels": "two"}])
+def test_a_configuration_of_another_form_is_refused(tmp_path: Path, config: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"config\.json: not the configuration of a model \(.*\); choose another model$"):
+        load_classifier(tmp_path)
 
 
 def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_header_says_the_delimiter(lines: list[str], delimiter: str) -> None
     assert delimiter_of(Path("corpus.csv"), lines) == delimiter
     assert delimiter_of(Path("corpus.csv.gz"), lines) == delimiter
     if "=" not in "".join(lines[:1]):
-        assert {delimiter_of(Path(name), lines) for name in ("corpus.tsv", "corpus.tsv.gz")} == {"\t"}
+        assert {delimiter_of(Path(name), lines) for name in ("corpus.tsv", "corpus.tsv.gz", "FAQ.TSV", "faq.Tsv.GZ")} == {"\t"}
 
 
 def test_a_header_with_both_is_refused_with_its_line() -> None:

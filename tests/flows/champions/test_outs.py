@@ -122,3 +122,30 @@ def test_what_is_lost_is_known_without_a_download(project: Path, monkeypatch: py
     git("config", "--file", ".dvc/config", "--remove-section", "core", folder=project)
     with pytest.raises(UserError, match=r"^data/made: not in the cache, and no remote can be asked for it \("):
         check()
+
+
+@pytest.mark.parametrize(
+    "first_use",
+    [
+        "worktree.equip(Path('../tree'))",
+        "outs.refuse_lost(['data/made'], project=Path.cwd(), lock=lock)",
+        "outs.get('data/made', Path('../got'), project=Path.cwd(), commit=git('rev-parse', 'HEAD'), lock=lock)",
+    ],
+)
+def test_a_corrupt_memory_of_dvc_is_replaced_at_first_use(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_use: str
+) -> None:
+    """Retrainings, sweeps, and evaluations ended in a traceback, and all that is only on the remote counted as lost."""
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    (tmp_path / "tree/.dvc").mkdir(parents=True)
+    shutil.rmtree(".dvc/cache")
+    subprocess.run([sys.executable, "-m", "dvc", "status", "--quiet"], check=False)  # 1: something has changed
+    databases = [file for file in (tmp_path / "site").rglob("cache.db*") if file.is_file()]
+    assert databases
+    for database in databases:
+        database.write_bytes(b"garbage" * 2000)
+    imports = "from pathlib import Path\nfrom flows.champions import champion, outs\nfrom flows.repository import worktree\n"
+    program = f"{imports}from flows.repository.git import git\nlock = champion.lock_at(Path.cwd(), 'HEAD')\n{first_use}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -23,6 +23,30 @@ def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
     assert sum("still has the text" in line for line in lines) == 3
 
 
+def test_an_unreadable_file_that_can_be_made_again_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed stage left one: the status was 1, and the texts stayed in FOUND until a second `forget`."""
+    derived, locked, own = "data/.corpus.partial/documents.parquet", "data/report/table.parquet", "notes/documents.parquet"
+    for name in (derived, locked, own):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"PAR1 without a footer")
+    (tmp_path / "dvc.yaml").write_text("stages: {report: {outs: [data/report]}}")
+    unlink = Path.unlink
+
+    def refuse_one(path: Path, missing_ok: bool = False) -> None:
+        if path == tmp_path / locked:
+            raise PermissionError(13, "Permission denied")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse_one)
+    lines: list[str] = []
+    text = "a text that is long enough to be looked for"
+    remaining = check([text], Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], folders=[], tell=lines.append)
+    assert set(remaining) == {tmp_path / locked, tmp_path / own}
+    assert not (tmp_path / derived).exists() and (tmp_path / own).exists()
+    assert f"{tmp_path / derived}: unreadable or corrupt; removed, since it can be made again" in lines
+    assert f"{tmp_path / own}: unreadable or corrupt, so whether it has the text" in "\n".join(lines)
+
+
 @pytest.mark.parametrize("source", ["pairs:data/mine/pairs.jsonl#query=q", "beir:data/mine", "parquet:data/runs/mine", "csv:data"])
 def test_files_of_sources_below_data_stay(tmp_path: Path, source: str) -> None:
     """Also one in the folder of an out; and what no stage makes, whether a source or not."""

@@ -171,6 +171,7 @@ def test_a_text_that_stays_is_looked_for_again(dvc_project: Any, tiny_corpus: An
         result = dvc_project.retemper("forget", *arguments, "--yes")
         assert result.status == 1 and f"{Path('notes/mine.txt').absolute()}: still has the text" in result.out, result
         assert str(holdings.FOUND) in result.out and "Next: git add" not in result.out
+        assert "neither in the cache nor on a remote" not in result.out, "the corpora that the first one removed"
         found = holdings.Holdings.load(holdings.FOUND)
         assert (found.outs, found.oids, found.ids, found.texts) == (set(), {}, {document}, {tiny_corpus.documents[document][1]}), (
             "what is made again with the same digest stays"

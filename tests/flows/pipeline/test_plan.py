@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from flows.repository.lock import LOCK, read_lock
 from flows.repository.worktree import SECOND
 from flows.storage import cache
 from tasks.core.errors import UserError
+from tasks.core.stage.frozen import freeze_parameters
 
 
 def test_names_of_what_is_compared_are_not_checked_in_a_second_tree(
@@ -112,6 +114,34 @@ def test_a_dry_run_names_no_stage_whose_outs_are_only_to_be_checked_out(finished
     expected = {"train@b", "evaluate@b", "report"}
     assert {stage["stage"] for stage in json.loads(finished_toy.call("run", "--dry-run", "--json").stdout)} == expected
     assert "train@b" in executed(finished_toy.run())
+
+
+PLAN_DURING_AN_EDIT = """
+from pathlib import Path
+from flows.pipeline import plan
+from flows.process.processes import Processes
+
+restore, graph = plan.sync.restore, Path("dvc.yaml")
+
+def restore_and_edit(processes, stages):
+    restore(processes, stages)
+    graph.write_text(graph.read_text().replace("evaluated", "another"))
+
+plan.sync.restore = restore_and_edit
+print("changed:", *plan.make_plan(["report"], Processes(), print, check=lambda: None).changed)
+"""
+
+
+def test_an_edit_while_outs_are_fetched_counts_for_the_next_run(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status after it was of the edited graph: stages ran that had not changed when the run began."""
+    monkeypatch.chdir(toy.folder)
+    freeze_parameters()
+    toy.command(sys.executable, "-m", "dvc", "repro", "report")
+    shutil.rmtree("data/encoders")
+    command = [sys.executable, "-c", PLAN_DURING_AN_EDIT]
+    planned = subprocess.run(command, env=toy.environment, capture_output=True, text=True, check=False)
+    assert (planned.stdout, planned.stderr) == ("changed:\n", "")
+    assert Path("data/encoders/b").exists() and "another" in Path("dvc.yaml").read_text()
 
 
 def test_a_remote_does_not_lack_what_nobody_has_made(served_toy: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The project in the current folder: what it cannot be."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,15 @@ from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.state import State
 from dvc_objects.fs import LocalFileSystem
 
-from flows.repository.project import dvc_errors, edit_settings, project_folder, refuse_settings, replace_corrupt_state, settings_errors
+from flows.repository.project import (
+    dvc_errors,
+    edit_settings,
+    project_folder,
+    refuse_settings,
+    replace_corrupt_state,
+    repository,
+    settings_errors,
+)
 from tasks.core.errors import UserError
 
 
@@ -94,3 +103,17 @@ def test_a_corrupt_memory_of_dvc_is_replaced(tmp_path: Path, damage: str) -> Non
     known = state.get(str(files[0]), LocalFileSystem())[1]
     assert known is not None and known.value == "1" * 32
     state.close()
+
+
+def test_a_project_opens_for_a_user_without_a_name(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the command line named the user, so each retraining that a worker of Prefect started failed in a container with RUN_AS."""
+
+    def getuser() -> str:
+        return os.environ["LOGNAME"]  # as it would be in such a container
+
+    monkeypatch.setenv("LOGNAME", "before")
+    monkeypatch.delenv("LOGNAME")
+    monkeypatch.setattr("getpass.getuser", getuser)
+    with repository(toy.folder) as repo:
+        assert Path(repo.root_dir) == toy.folder
+    assert os.environ["LOGNAME"] == str(os.getuid())

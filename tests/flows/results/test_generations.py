@@ -272,19 +272,19 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
     assert note == "excluded: a (measured before the current data/encoders/a was made)"
 
 
+def add_listing(cache: Path, files: dict[str, str]) -> str:
+    oid, text = folder_digest(files), json.dumps([{"md5": files[name], "relpath": name} for name in sorted(files)])
+    object_path(cache / "files/md5", oid).parent.mkdir(parents=True, exist_ok=True)
+    object_path(cache / "files/md5", oid).write_text(text)
+    return oid
+
+
 def test_parts_of_a_folder_that_was_made_again_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a run on changed data that was stopped in training: the old vectors and figures counted as current."""
     monkeypatch.setattr(generations, "cache_folder", lambda: tmp_path)
-
-    def add_listing(files: dict[str, str]) -> str:
-        oid, text = folder_digest(files), json.dumps([{"md5": files[name], "relpath": name} for name in sorted(files)])
-        object_path(tmp_path / "files/md5", oid).parent.mkdir(parents=True, exist_ok=True)
-        object_path(tmp_path / "files/md5", oid).write_text(text)
-        return oid
-
     documents, qrels = {"ids": "1" * 32, "tokens": "2" * 32}, {"dev.parquet": "3" * 32}
-    tokens = add_listing({f"documents/{name}": oid for name, oid in documents.items()} | {"queries/dev": "4" * 32})
-    corpus = add_listing({f"qrels/{name}": oid for name, oid in qrels.items()})
+    tokens = add_listing(tmp_path, {f"documents/{name}": oid for name, oid in documents.items()} | {"queries/dev": "4" * 32})
+    corpus = add_listing(tmp_path, {f"qrels/{name}": oid for name, oid in qrels.items()})
     changed = {"data/corpus": corpus, "data/tokens": tokens}
     stopped = lock("prepare", "tokenize", **changed)
     assert find_mismatch(stopped, "star") == "encode@star was made from another data/tokens/documents"
@@ -296,6 +296,34 @@ def test_parts_of_a_folder_that_was_made_again_are_compared(tmp_path: Path, monk
     assert find_mismatch(unmeasured, "star", measured=True).startswith("evaluate@star was made from another data/corpus")
     object_path(tmp_path / "files/md5", tokens).unlink()
     assert find_mismatch(stopped, "star") == "", "unknown, as in a clone that has not fetched the listing"
+
+
+@pytest.mark.parametrize(
+    ("split", "refused", "refused_measured"),
+    [("train", set(), set()), ("dev", {"hybrid"}, {"star", "tower", "hybrid"}), ("test", set(), {"star", "tower", "hybrid"})],
+)
+def test_only_the_queries_that_a_model_is_judged_by_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, refused: set[str], refused_measured: set[str]
+) -> None:
+    """After training queries were added, no word was searched with a model of stage adore until it was trained again."""
+    monkeypatch.setattr(generations, "cache_folder", lambda: tmp_path)
+    readers = {
+        "index@star": ("dev",),
+        "adore@tower": ("train",),
+        **dict.fromkeys(["retrieve@star", "retrieve_adore@tower", "fuse@hybrid"], ("dev", "test")),
+    }
+    files = {f"queries/{name}/ids.parquet": digit * 32 for name, digit in (("train", "1"), ("dev", "2"), ("test", "3"))}
+    before = {
+        f"data/tokens/queries/{name}": folder_digest({"ids.parquet": files[f"queries/{name}/ids.parquet"]})
+        for name in ("train", "dev", "test")
+    }
+    files[f"queries/{split}/ids.parquet"] = "4" * 32
+    entries = lock("tokenize", **{"data/tokens": add_listing(tmp_path, files)})
+    for stage, splits in readers.items():
+        entries[stage]["deps"] += [{"path": path, "md5": before[path]} for name in splits if (path := f"data/tokens/queries/{name}")]
+    models = ("star", "tower", "hybrid")
+    assert {model for model in models if find_mismatch(entries, model)} == refused
+    assert {model for model in models if find_mismatch(entries, model, measured=True)} == refused_measured
 
 
 def test_parts_are_compared_as_dvc_records_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,5 +31,10 @@ def test_an_edit_of_the_graph_counts_for_the_next_run(toy: Any, monkeypatch: Any
     Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("${item.value}", "another"))
     reproduce(toy, "train@a", "train@b", **graph)
     assert Path("dvc.lock").read_text() == expected
+    out = Path("data/encoders/b")
+    out.unlink()
+    command = [sys.executable, "-m", "flows.storage.dvc", "checkout", "--quiet", "--force", "train@b"]
+    subprocess.run(command, env=toy.environment | graph, check=True)
+    assert out.exists(), "after a failed stage, its former outs come back"
     reproduce(toy, "train@a")
     assert "cmd: python step.py data/encoders/a another data/corpus\n" in Path("dvc.lock").read_text(), "without a run"

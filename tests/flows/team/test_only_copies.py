@@ -1,9 +1,11 @@
-"""What has no other copy stays: results of a working tree that git does not list, and an object that a shared cache has corrupt."""
+"""What has no other copy stays: an uncommitted result, an object that a shared cache has corrupt, and what is being copied to one."""
 
 import hashlib
+import shutil
 import subprocess
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,65 @@ def test_a_corrupt_object_of_a_shared_cache_is_replaced(root: Path, tmp_path: Pa
     assert "(1 file moved there" in remotes.share(tmp_path / "shared")
     assert (shared.read_bytes(), own.exists()) == (b"weights", False)
     assert (shared.stat().st_ino == inode) == (theirs == b"weights"), "an intact one stays as it is"
+
+
+def add_result(project: Path, content: bytes) -> str:
+    """Make a repository with one result, in its own cache and in dvc.lock; return its digest."""
+    git("init", "--quiet", str(project), folder=project.parent)
+    (project / ".dvc").mkdir()
+    (project / ".dvc/config").touch()
+    (project / "dvc.yaml").write_text("stages:\n  make: {cmd: x, outs: [data/x]}\n")
+    oid = hashlib.md5(content).hexdigest()
+    (project / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  make: {{cmd: x, outs: [{{path: data/x, hash: md5, md5: {oid}}}]}}\n")
+    cached = object_path(project / ".dvc/cache/files/md5", oid)
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(content)
+    return oid
+
+
+@pytest.fixture
+def colleague(tmp_path: Path, toy_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project of a colleague, with the shared cache `tmp_path/shared`."""
+    for name, value in toy_environment.items():
+        monkeypatch.setenv(name, value)
+    project = tmp_path / "theirs"
+    add_result(project, b"theirs")
+    with chdir(project):
+        remotes.share(tmp_path / "shared")
+    return project
+
+
+def test_a_gc_of_others_keeps_what_is_being_copied(colleague: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The project was unknown there until all was copied: its copies were garbage, and then its own cache was removed."""
+    oid = add_result(tmp_path / "ours", b"ours")
+    remove_folder = shutil.rmtree
+
+    def remove_after_gc(folder: Path, **options: Any) -> None:
+        with chdir(colleague):
+            gc.collect(False, None, print)
+        remove_folder(folder, **options)
+
+    monkeypatch.chdir(tmp_path / "ours")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", remove_after_gc)
+        remotes.share(tmp_path / "shared")
+    assert not Path(".dvc/cache").exists()
+    assert object_path(tmp_path / "shared/files/md5", oid).read_bytes() == b"ours"
+
+
+def test_a_gc_of_others_that_began_before_removes_nothing(colleague: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    oid = add_result(tmp_path / "ours", b"ours")
+    find_needs = gc.find_needs
+
+    def find_after_sharing(*arguments: Any) -> gc.Needs:
+        with chdir(tmp_path / "ours"):
+            remotes.share(tmp_path / "shared")
+        return find_needs(*arguments)
+
+    monkeypatch.setattr(gc, "find_needs", find_after_sharing)
+    with chdir(colleague), pytest.raises(UserError, match=r"shared: another project began to use it meanwhile.* run retemper gc again"):
+        gc.collect(False, None, print)
+    assert object_path(tmp_path / "shared/files/md5", oid).read_bytes() == b"ours"
 
 
 @pytest.mark.parametrize("place", ["submodule", "separate"])
