@@ -20,6 +20,8 @@ from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from tasks.core.retrieval.gpu import reading
+
 GPU = torch.device("cuda:0")
 FREE = 8 << 30  # bytes
 aten = torch.ops.aten
@@ -315,7 +317,6 @@ def fake_gpu() -> Iterator[FakeGpu]:
         "mem_get_info": lambda *_: (FREE, 2 * FREE),
         "set_device": lambda *_: None,
         "Event": event,
-        "Stream": mock.MagicMock(),
         "stream": lambda _: nullcontext(),
         "current_stream": mock.MagicMock(),
         "synchronize": lambda *_: None,
@@ -329,6 +330,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
     with (
         mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", group_by_device),
         mock.patch.multiple(torch.cuda, **patches),
+        mock.patch.object(reading, "copy_stream", mock.MagicMock()),
         mock.patch.object(torch.accelerator, "current_accelerator", lambda **_: None),  # a CUDA build asks its driver
         mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: False),  # and so does this, in 2.11's optimizers
         mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),

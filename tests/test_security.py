@@ -165,13 +165,14 @@ def test_ids_and_texts_become_no_file_names_and_no_markup(small: Any) -> None:
 def test_a_model_is_fetched_without_code_and_without_pickles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import huggingface_hub
 
-    from tasks.base.__main__ import encoder_folder
+    from tasks.base.__main__ import recorded_folder
 
+    monkeypatch.chdir(tmp_path)
     calls: list[Any] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda _, **options: calls.append(options) or str(tmp_path))
     monkeypatch.setattr("tasks.core.sources.downloads.shortfall", lambda _: "")
-    encoder_folder("somebody/model")
+    recorded_folder("somebody/model", "encoder")
     patterns = calls[0]["allow_patterns"]
     assert any(fnmatch("model.safetensors", pattern) for pattern in patterns)
     for name in ("pytorch_model.bin", "model.pt", "modeling_own.py", "weights.pkl", "model.ckpt", "training_args.bin", "setup.sh"):

@@ -26,6 +26,7 @@ from tasks.core.params.sections import FROZEN, read_yaml
 LOGS = Path(".retemper/logs")
 ANSWER_SECONDS = 30
 ATTEMPTS = 3
+MIG = "MIG-"  # begins the name of a slice of a GPU
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
 ENDED = ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'", "Use `dvc push` to send your updates to remote storage.")
 EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")
@@ -70,13 +71,14 @@ def devices_needed(devices: list[str], workers_of: str | None) -> int:
     """How many of `devices` a stage takes. `workers_of`: its `Stage.workers`.
 
     0 with engine ray, which schedules its own; but a training by one worker stays on this machine. On a CPU, all workers share one slot.
+    A training takes one MIG slice, as NCCL connects no two of one GPU.
     """
     if workers_of is None:
         return 1
     runtime = read_runtime()
     if runtime.engine == "ray":
         return 0 if workers_of == "pieces" or runtime.workers != 1 else 1
-    if not any(devices):
+    if not any(devices) or (workers_of == "together" and devices[0].startswith(MIG)):
         return 1
     return len(devices) if runtime.workers == "all" else min(runtime.workers, len(devices))
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from tasks.adore.params import NOT_PQ
 from tasks.core.encoding.encode import Vectors
 from tasks.core.errors import UserError
-from tasks.core.machine.devices import compute_dtype, to_tensor
+from tasks.core.machine.devices import compute_dtype, free_bytes, to_tensor
 from tasks.core.retrieval.ann.factories import is_plain_pq
 from tasks.core.retrieval.ann.search import refuse_other_scores, search_index
 from tasks.core.retrieval.ann.trained import Trained
@@ -75,7 +75,7 @@ class Exact:
         embeddings, width, sizes = self.embeddings, self.embeddings.manifest.width, self.embeddings.manifest.shards
         is_float16 = embeddings.manifest.dtype == "float16"
         row_bytes = (2 if is_float16 else 6) * width  # float32 vectors (4) also need a float16 copy (2), which is searched
-        limit_bytes = torch.cuda.mem_get_info(self.device)[0] // 2
+        limit_bytes = free_bytes(self.device) // 2
         if len(embeddings) * row_bytes > limit_bytes:
             size, limit = f"{len(embeddings) * row_bytes / 2**30:,.1f} GiB", f"{limit_bytes / 2**30:,.1f} GiB"
             remedy = "" if is_float16 else "; encode.dtype: float16 takes a third"

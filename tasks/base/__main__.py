@@ -6,7 +6,7 @@ from tasks.core.files import new_folder, write_json
 from tasks.core.models.bi_encoder import save_towers
 from tasks.core.models.mlm_head import find_head, is_head_missing, save_head
 from tasks.core.params.sections import load
-from tasks.core.sources.downloads import encoder_folder
+from tasks.core.sources.downloads import recorded_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.training.companions import copy_companions
 
@@ -22,7 +22,8 @@ def main() -> None:
     args = arguments.parse_args()
     key = f"encoders.{args.name}" if args.name else "base"
     params = load(Another if args.name else Base, key)
-    folder = encoder_folder(params.source if isinstance(params, Another) else load(EncoderSource, "encoder").source)
+    source = params.source if isinstance(params, Another) else load(EncoderSource, "encoder").source
+    folder = recorded_folder(source, key if args.name else "encoder")
     towers = shaped_towers(folder, params, key)
     prompts = {name: getattr(towers.document.shape, f"{name}_prefix") for name in ("query", "document")}
     if any(prompts.values()):

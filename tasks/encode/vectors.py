@@ -128,7 +128,7 @@ class ShardEncoder:
         rows = digests.tobytes() if arithmetic.by_row else b""
         if self.folder is None:
             return Shard(piece, vectors, rows, encoded)
-        path = self.folder / f"{piece.digest}.npy"
+        path = self.folder / f"{piece.number:05}-{piece.digest}.npy"  # two shards of the same texts have one digest
         with new_file(path) as temporary, temporary.open("wb") as handle:
             np.save(handle, vectors)
         return Shard(piece, path, rows, encoded)

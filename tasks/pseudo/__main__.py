@@ -20,7 +20,7 @@ from tasks.core.lexical.params import BM25
 from tasks.core.machine.devices import choose_device, compute_dtype, hardware
 from tasks.core.params.runtime import read_runtime
 from tasks.core.params.sections import load
-from tasks.core.sources.downloads import encoder_folder
+from tasks.core.sources.downloads import recorded_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
@@ -175,7 +175,7 @@ def main() -> None:
     dev_from(params, corpus)  # a UserError before hours of work
     device = choose_device(read_runtime())
     arithmetic = str(compute_dtype(device, params.precision)), hardware(device), code_digest("pseudo")
-    generator = encoder_folder(params.generator) if params.generator else None
+    generator = recorded_folder(params.generator, "generator") if params.generator else None
     generated_scratch = scratch_folder(
         "pseudo-generated", work_digest(params.model_dump(), text.model_dump(), *arithmetic, documents, generator)
     )

@@ -5,7 +5,7 @@ from functools import partial
 from tasks.core.files import new_folder
 from tasks.core.params.runtime import read_runtime
 from tasks.core.params.sections import load
-from tasks.core.sources.downloads import encoder_folder
+from tasks.core.sources.downloads import recorded_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.document import Text
@@ -26,7 +26,7 @@ def main() -> None:
     arguments.add_argument("--name", required=True, help="the entry of `rerankers`")
     args = arguments.parse_args()
     params, text, runtime = load(Reranker, f"rerankers.{args.name}"), load(Text, "text"), read_runtime()
-    source = encoder_folder(params.source)
+    source = recorded_folder(params.source, f"rerankers.{args.name}")
     with open_ranks(runtime if params.steps else single_worker(runtime), params.precision) as ranks:
         digest = work_digest(
             params.model_dump(),

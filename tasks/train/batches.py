@@ -14,7 +14,7 @@ from tasks.core.errors import UserError
 from tasks.core.plurals import counted
 from tasks.core.stage.draws import SAMPLING, SUBSET, batch_places, draw_seed
 from tasks.core.stage.references import without_digests
-from tasks.core.tables.ids import Ints
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_table
 from tasks.core.tables.schemas import RANKED
@@ -91,17 +91,25 @@ def read_training_set(
     positives_path = negatives.with_name("positives.parquet")
     scores = _positive_scores(positives_path, q, d, query_ids, document_ids, total) if params.positive_ranks is None else ranked_scores
     positives = lists_of(q, d, count_rows(query_ids), scores)
-    allowed = _mask_of(d, total) if params.hard_negatives_from == "positives" else None
-    hard = ranked_lists(negatives, query_ids, document_ids, params.window, scratch, allowed)
+    hard = ranked_lists(negatives, query_ids, document_ids, params.window, scratch)
     known = lists_of(*with_same_texts(q, d, same_texts(queries, q), same_texts(documents, d)), count_rows(query_ids))
-    pool = None if allowed is None else np.flatnonzero(allowed)
-    return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known, pool)
+    return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known)
 
 
-def _mask_of(documents: Ints, total: int) -> Bools:
-    mask = np.zeros(total, dtype=bool)
-    mask[documents] = True
-    return mask
+def among_positives(data: TrainingSet, queries: Tokens, documents: Tokens, *, negatives: Path, params: Round, scratch: Path) -> TrainingSet:
+    """`data` with hard negatives among the positives of its `queries` alone, if params.hard_negatives_from asks for it.
+
+    It comes after queries are held out or not sampled: what is relevant only to those is no negative. `negatives` is the table of
+    `read_training_set`, which is read again.
+    """
+    if params.hard_negatives_from != "positives":
+        return data
+    places = concat_ranges(data.positives.offsets[data.queries], data.positives.counts[data.queries])
+    pool = np.unique(data.positives.values[places])
+    allowed = np.zeros(data.documents, dtype=bool)
+    allowed[pool] = True
+    ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
+    return replace(data, negatives=ranked_lists(negatives, *ids, params.window, scratch, allowed), pool=pool)
 
 
 def with_weights(data: TrainingSet, queries: Tokens, documents: Tokens, qrels: Path, *, weights: Path) -> TrainingSet:

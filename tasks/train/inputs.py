@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.training.replay import replayed_from
-from tasks.train.batches import TrainingSet, read_training_set, sampled_queries, with_weights
+from tasks.train.batches import TrainingSet, among_positives, read_training_set, sampled_queries, with_weights
 from tasks.train.params import Round
 from tasks.train.validation import Sample, hold_out
 
@@ -47,7 +47,8 @@ class Data:
 def read_data(inputs: Inputs, params: Round, queries: Tokens, documents: Tokens, *, scratch: Path, key: str) -> Data:
     """Read the training set of a round. `key`: its place in params.yaml, for messages."""
     qrels = inputs.corpus / "qrels" / "train.parquet"
-    data = read_training_set(queries, documents, qrels, inputs.negatives / "train.parquet", params, scratch)
+    negatives = inputs.negatives / "train.parquet"
+    data = read_training_set(queries, documents, qrels, negatives, params, scratch)
     if inputs.weights and params.positive_ranks is None:
         data = with_weights(data, queries, documents, qrels, weights=inputs.weights / "train.parquet")
     ids = queries.folder / "ids.parquet"
@@ -56,7 +57,8 @@ def read_data(inputs: Inputs, params: Round, queries: Tokens, documents: Tokens,
     if params.validate_every:
         data, held_out = hold_out(data, params)
         notes.append(f"validation: {held_out.describe(data)}")
-    return Data(sampled_queries(data, params), held_out, tuple(notes))
+    data = among_positives(sampled_queries(data, params), queries, documents, negatives=negatives, params=params, scratch=scratch)
+    return Data(data, held_out, tuple(notes))
 
 
 def steps_before(params: Round, behind: int) -> int:

@@ -26,7 +26,7 @@ from tasks.train.inputs import Inputs, read_data, steps_before
 from tasks.train.lora import adapt, merge
 from tasks.train.params import Round
 from tasks.train.step import make_step
-from tasks.train.validation import MEASURE, make_validation
+from tasks.train.validation import MEASURE, make_validation, trained_before
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -63,7 +63,10 @@ def train_round(
         if line := temperature_warning(towers.document.shape, params.temperature):
             print(f"{name}: {line}")
         steps = steps_of(data.training, params)
-        if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data.training, params)):
+        state = read_json(args.init_state / "state.json") if args.init_state else {}
+        if line := seen_before(state, data.training, params):
+            print(f"{name}: {line}")
+        if data.held_out is not None and (line := trained_before(state, data.held_out, params)):
             print(f"{name}: {line}")
         if params.optimizer_from != "fresh":
             tensors, behind = read_state(args.init_state)
@@ -82,6 +85,8 @@ def train_round(
         journal = Journal(label, scratch, outs.curves, runtime.checkpoint_seconds)
         steps = fit(module, optimizer, training_steps, schedule, journal, validation=validation, gang=gang)
         query_order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.training.queries)}
+        if data.held_out is not None:
+            query_order |= {"held_out": len(data.held_out.queries), "split_seed": params.split_seed}
     if gang is not None and not gang.is_first:
         return
     save_state(outs.state, before + steps, module, optimizer, **query_order)

@@ -48,7 +48,10 @@ def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generato
 
 
 def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, Figures]:
-    """The round's loss for one batch, and its accuracy: the fraction of queries whose positive scores above all negatives."""
+    """The round's loss for one batch, and its accuracy: the fraction of queries whose positive scores above all negatives.
+
+    UserError if a loss named in params.yaml returns a constant, or no tensor of no dimensions.
+    """
     device = scores_BU.device
     scores_BS = scores_BU[:, to_tensor(batch.slots, device)] / params.temperature
     own_BS = to_tensor(batch.own, device)
@@ -71,6 +74,11 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
         loss = ranknet(scores_BS, negative_BS, weight_B)
     else:
         loss = star(scores_BS, negative_BS, own_BS, params.alpha, weight_B)
+    if scores_BS.requires_grad and loss.grad_fn is None:
+        raise UserError(
+            f"{without_digests(params.loss)}: returned a constant, expected a loss that depends on the scores; where no pair counts, "
+            "return 0 times their sum, as mean_over does"
+        )
     with torch.no_grad():
         best_B = scores_BS.masked_fill(~negative_BS, -torch.inf).max(1).values
         accuracy = (scores_BS.diagonal() > best_B).float().mean()

@@ -3,7 +3,7 @@
 They come from the train split, so dev and test stay unseen until a round is finished. V queries, U documents in the sample.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,6 +66,21 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     documents = _documents(data, held_queries, params, rng)
     positive = np.stack([np.isin(documents, data.known.of(query)) for query in held_queries.tolist()])
     return replace(data, queries=training_queries), Sample(held_queries, documents, positive)
+
+
+def trained_before(state: Mapping[str, int], sample: Sample, params: Round) -> str:
+    """A warning if the initial model was trained without holding the same queries out; otherwise "".
+
+    `state` is that model's state.json: how many `queries` it was trained on, and if it was validated, how many were `held_out` by which
+    `split_seed`.
+    """
+    held_out = state.get("held_out"), state.get("split_seed")
+    if not state.get("queries") or held_out == (len(sample.queries), params.split_seed):
+        return ""
+    return (
+        f"{params.init} was trained without holding these queries out, so the validation at step 0 is too good; set "
+        f"validate_every in rounds.{params.init} too, with the same validation_queries and split_seed"
+    )
 
 
 def _documents(data: TrainingSet, queries: Ints, params: Round, rng: np.random.Generator) -> Ints:

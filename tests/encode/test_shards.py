@@ -6,7 +6,8 @@ import time
 import zlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,11 @@ import pytest
 from tasks.core.files import partial_path
 from tasks.core.tokens.folder import Tokens
 from tasks.encode import shards
+from tasks.encode import vectors as encoding
+from tasks.encode.__main__ import _save
+from tasks.encode.params import Encode
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
+from tasks.encode.vectors import Arithmetic, DocumentTower, Piece, ShardEncoder
 
 MEAN = 16
 
@@ -310,3 +315,20 @@ def test_the_store_is_listed_rarely_and_other_encodes_shards_count(tmp_path: Pat
         store.keep(f"new{n}", vectors(2))
     assert sum(file.stat().st_size for file in genuine(tmp_path / "store", "*.npy")) <= limit
     assert all((tmp_path / "store" / f"new{n}.npy").exists() for n in range(9))
+
+
+def test_shards_of_the_same_texts_have_files_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As single rows of one text: a worker writes both before the stage saves the first."""
+    tokens = Tokens(np.array([5, 6, 5, 6], dtype=np.uint16), np.array([0, 2, 4]), np.arange(2, dtype=np.int32), tmp_path, 0, 8, "", "")
+    arithmetic = Arithmetic("cpu", "float32", "torch.float32", "cpu", 64, 3)
+    loaded = SimpleNamespace(loaded=(None, None, None, arithmetic), params=Encode(dtype="float32"), encoder=tmp_path)
+    monkeypatch.setattr(encoding, "open_tokens", lambda _: tokens)
+    monkeypatch.setattr(encoding, "encode", lambda _, __, rows, *___: np.ones((len(rows), 3), dtype=np.float32))
+    store = ShardStore(tmp_path / "store", 10**9)
+    encoder = ShardEncoder(cast(DocumentTower, loaded), tmp_path, store, "f", tmp_path)
+    digest = shard_digest(tokens, 0, 1, "m")
+    assert digest == shard_digest(tokens, 1, 2, "m")
+    shards = [encoder(Piece(number, number, number + 1, f"f-{digest}")) for number in (0, 1)]
+    for shard in shards:
+        _save(shard.vectors, tmp_path / f"saved-{shard.piece.number}.npy", shard.piece, shard.rows, store)
+        assert np.load(tmp_path / f"saved-{shard.piece.number}.npy").tolist() == [[1, 1, 1]]

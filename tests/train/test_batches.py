@@ -14,7 +14,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
-from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, sampled_queries, steps_of
+from tasks.train.batches import TrainingSet, among_positives, check_training_set, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round
 from tasks.train.step import batch_loss, best_passage, every_nth, make_step
 
@@ -224,13 +224,17 @@ def test_hard_negatives_from_positives(tmp_path: Path) -> None:
     write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     mined = [("a", "w", 1, 4.0), ("a", "x", 2, 3.0), ("a", "y", 3, 2.0), ("b", "w", 1, 1.0)]
     write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*mined, strict=True)], schema=RANKED)])
-    data = read_training_set(queries, documents, qrels, negatives, round_of(window=(1, 9), hard_negatives_from="positives"), tmp_path)
+    params = round_of(window=(1, 9), hard_negatives_from="positives")
+    judged = read_training_set(queries, documents, qrels, negatives, params, tmp_path)
+    data = among_positives(judged, queries, documents, negatives=negatives, params=params, scratch=tmp_path)
     assert (data.negatives.offsets.tolist(), data.negatives.values.tolist()) == ([0, 1, 1], [0])
     assert data.negatives.scores is not None and data.negatives.scores.tolist() == [3.0]
     for negative in ("bm25", "random"):
         params = round_of(batch_queries=2, hard_negatives=2, negatives=negative)
         drawn = {int(d) for step in range(20) for d in draw_batch(data, params, step).documents}
         assert drawn == {0, 2}, "a query without a hard negative draws among positives too"
+    everything = round_of(window=(1, 9))
+    assert among_positives(judged, queries, documents, negatives=negatives, params=everything, scratch=tmp_path) is judged
 
 
 def test_nothing_to_train_on_is_one_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tasks.core.training.companions import KNOWN
 from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY
 from tasks.train import exposure, step
 from tasks.train import inputs as entry
-from tasks.train.batches import Batch
+from tasks.train.batches import Batch, draw_batch
 from tasks.train.params import Round
 
 PARAMS = """
@@ -129,6 +129,24 @@ def test_replay_equals_an_instrumented_run(
         assert np.array_equal(replay.beside[HELD_DOCUMENT], samples[0][1].documents)
         assert not {query for trained_step in trained for query in trained_step[QUERY]} & set(replay.beside[HELD_QUERY].tolist())
     assert len(open_tokens(project / "tokens/documents").ids()) == 60
+
+
+@pytest.mark.parametrize("source", ["bm25", "random"])
+@pytest.mark.parametrize("left_out", [{"validate_every": 2, "validation_queries": 20}, {"train_queries": 15}])
+def test_no_positive_of_a_query_that_is_left_out_is_a_hard_negative(
+    project: Path, tmp_path: Path, source: str, left_out: dict[str, int]
+) -> None:
+    inputs = entry.Inputs(project / "tokens", project / "corpus", project / "negatives")
+    fields = {"init": "base", "negatives": source, "batch_queries": 8, "hard_negatives": 3, "hard_negatives_from": "positives"}
+    params = Round.model_validate(fields | left_out)
+    data = entry.read_data(inputs, params, inputs.queries(), inputs.documents(), scratch=tmp_path, key="rounds.x")
+    training = data.training
+    positives = {document for query in training.queries.tolist() for document in training.positives.of(query).tolist()}
+    drawn = {document for step in range(40) for document in draw_batch(training, params, step).documents.tolist()}
+    assert drawn == positives < set(training.positives.values.tolist())
+    if data.held_out and source == "bm25":
+        ranked = {*data.held_out.documents.tolist()} - {*training.positives.values.tolist()}
+        assert ranked, "held-out queries rank hard negatives of all kinds"
 
 
 def test_a_distillation_without_nll_has_no_in_batch_negatives() -> None:

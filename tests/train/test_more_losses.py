@@ -242,3 +242,26 @@ def test_a_step_to_a_teacher_with_a_loss_of_ones_own(own_loss: Callable[[str, st
 def test_what_a_loss_of_ones_own_must_return(own_loss: Callable[[str], str], body: str, words: str) -> None:
     with pytest.raises(UserError, match=f"returned {words}, expected a tensor of no dimensions"):
         batch_loss(torch.zeros(2, 4), batch_of([[0.0] * 3] * 2), round_of(loss=own_loss(body)))
+
+
+@pytest.mark.parametrize(
+    "value", ["scores_BS.new_zeros(())", "scores_BS.detach().sum()", "scores_BS.new_zeros((), requires_grad=True)", "negative_BS.sum()"]
+)
+def test_a_constant_loss_of_ones_own_is_refused(own_loss: Callable[..., str], value: str) -> None:
+    """Else torch ends in a traceback, at whatever step has such a batch."""
+    scores = torch.zeros(2, 4, requires_grad=True)
+    message = (
+        r"^tasks.train.mine:loss: returned a constant, expected a loss that depends on the scores; where no pair counts, return 0 times"
+    )
+    with pytest.raises(UserError, match=message):
+        batch_loss(scores, batch_of([[0.0] * 3] * 2), round_of(loss=own_loss(f"return {value}")))
+
+
+def test_a_constant_distillation_of_ones_own(own_loss: Callable[..., str]) -> None:
+    """Beside an nll it may be a constant."""
+    name = own_loss("return group_BG.new_zeros(())", "group_BG, teacher_BG, valid_BG, weight_B")
+    scores, batch = torch.zeros(2, 4, requires_grad=True), batch_of([[0.0] * 3] * 2)
+    with pytest.raises(UserError, match="returned a constant"):
+        batch_loss(scores, batch, round_of(loss=name, negatives="ce", distill=True))
+    batch_loss(scores, batch, round_of(loss=name, negatives="ce", distill=True, nll_weight=0.5))[0].backward()
+    assert scores.grad is not None

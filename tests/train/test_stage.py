@@ -49,6 +49,8 @@ rounds:
   mixed: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, start_share: 0.25}
   still: {init: known, negatives: none, steps: 0}
   again: {init: still, negatives: bm25, steps: 2, batch_queries: 8, replay: 0.25}
+  late: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, validate_every: 1, validation_queries: 8}
+  later: {init: watched, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, validate_every: 1, validation_queries: 8}
   others: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, seed: 7}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
 """
@@ -113,6 +115,15 @@ def test_the_best_of_the_validations_is_saved(project: Path, train_undisturbed: 
     state = json.loads((project / "whole/watched/state/state.json").read_text())
     assert state["steps"] == max(scores, key=lambda step: scores[step])
     assert state["of"] == 32, "of 40 queries, eight are never trained on"
+    assert (state["held_out"], state["split_seed"]) == (8, 0)
+
+
+def test_a_start_that_knows_held_out_queries_is_reported(project: Path, train_undisturbed: Callable[[str], str], run_stage: Any) -> None:
+    for name, start, expected in (("late", "first", True), ("later", "watched", False)):
+        train_undisturbed(start)
+        arguments = train_arguments(name, "negatives", f"whole/{name}", f"whole/{start}/encoder")
+        output = run_stage(project, "train", *arguments, "--init-state", f"whole/{start}/state")
+        assert (f"{name}: {start} was trained without holding these queries out" in output) == expected
 
 
 def test_training_learns_and_keeps_its_curve(project: Path, train_undisturbed: Callable[[str], str]) -> None:

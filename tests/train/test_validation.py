@@ -15,7 +15,7 @@ from tasks.core.training.checkpoints import BEST, CHECKPOINT
 from tasks.core.training.loop import Journal, Schedule, Steps, Validation, fit
 from tasks.train.batches import TrainingSet
 from tasks.train.params import Round
-from tasks.train.validation import hold_out, ndcg
+from tasks.train.validation import hold_out, ndcg, trained_before
 
 EMPTY = DocumentLists(np.zeros(61, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
@@ -82,6 +82,16 @@ def test_a_sample_has_the_best_hard_negatives_and_random_documents() -> None:
 def test_no_query_left_to_train_on_is_refused() -> None:
     with pytest.raises(UserError, match=r"validation_queries 60: found 60 queries, expected some to remain for training"):
         hold_out(training_set(), params(validation_queries=60))
+
+
+def test_a_start_that_was_trained_on_held_out_queries_is_reported() -> None:
+    validated = params(init="warmup", validation_queries=7, validation_documents=50)
+    sample = hold_out(training_set(), validated)[1]
+    trained = {"steps": 4, "seed": 42, "queries": 32, "of": 51}
+    assert trained_before({}, sample, validated) == trained_before({"steps": 0}, sample, validated) == "", "not trained"
+    assert trained_before(trained | {"held_out": 7, "split_seed": 0}, sample, validated) == "", "on other queries"
+    for other in ({}, {"held_out": 8, "split_seed": 0}, {"held_out": 7, "split_seed": 1}):
+        assert trained_before(trained | other, sample, validated).startswith("warmup was trained without holding these queries out")
 
 
 def test_ndcg_is_that_of_ir_measures() -> None:

@@ -176,6 +176,11 @@ def activations(config: Any) -> int:
     return ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
 
 
+def free_bytes(device: torch.device) -> int:
+    """The free memory of a GPU, with what torch keeps of former tensors and gives to new ones."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, config: Any) -> int:
     """The number of tokens whose graphs stay in memory in training: `graph_tokens` of the runtime, or an estimate if it is `auto`.
 
@@ -186,7 +191,7 @@ def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, confi
     if device.type != "cuda":
         return GRAPH_TOKENS
     state = STATE_BYTES * sum(weight.numel() for weight in module.parameters() if weight.requires_grad)
-    return max(0, (torch.cuda.mem_get_info(device)[0] - state) // 2 // activations(config))
+    return max(0, (free_bytes(device) - state) // 2 // activations(config))
 
 
 def most_tokens(device: torch.device, config: Any) -> int:

@@ -1,10 +1,38 @@
 """Models from outside the project: the only place that may go online for them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tasks.core.errors import UserError, user_error
-from tasks.core.sources.datasets import parse_encoder
+from tasks.core.files import file_digest, read_json
+from tasks.core.sources.datasets import encoder_files, parse_encoder
 from tasks.core.sources.hub_cache import HUB_FILES, cached_copy, shortfall
+
+RECORDED = Path("data/source.json")  # written by the flow (flows/parameters/sources.py)
+
+
+def recorded_folder(source: str, key: str) -> Path:
+    """`encoder_folder`, for a stage. UserError if a Hugging Face id has other files than data/source.json records at `key`.
+
+    The stage's outs are cached under that record's digest, but a download brings whatever the authors' main branch has today. `key` is a
+    path in the file: "encoder", "rerankers.small". Nothing is compared if the file has no such entry.
+    """
+    folder, place = encoder_folder(source), parse_encoder(source)
+    entry = read_json(RECORDED) if RECORDED.exists() else {}
+    for name in key.split("."):
+        entry = entry.get(name, {})
+    if place.kind != "hub" or entry.get("source") != source:
+        return folder
+    recorded = entry["files"]
+    found = {path.relative_to(folder).as_posix(): file_digest(path) for path in encoder_files(replace(place, folder=folder))}
+    changed = sorted(name for name in found.keys() | recorded.keys() if found.get(name) != recorded.get(name))
+    if changed:
+        files = f"{', '.join(changed[:3])}{', ...' if changed[3:] else ''}"
+        raise UserError(
+            f"encoder {source}: has changed: found other files ({files}), expected those of {RECORDED}; run again to use these, or share a "
+            "cache or remote that has this stage's outs"
+        )
+    return folder
 
 
 def encoder_folder(source: str) -> Path:

@@ -14,9 +14,9 @@ import torch
 from tasks.core.files import write_json
 from tasks.core.machine.devices import Precision, choose_device
 from tasks.core.machine.processes import available_cores
-from tasks.core.params.runtime import Runtime
+from tasks.core.params.runtime import RUNTIME_FILE, Runtime
 from tasks.core.stage.entry import RECORD
-from tasks.core.workers.each import Machine, gpus_of, local_count, machine, threads_each
+from tasks.core.workers.each import MIG, Machine, gpus_of, local_count, machine, threads_each
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -63,7 +63,7 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
             torch.set_num_threads(cluster.runtime.threads or 1)  # what this process computes has the bits of a rank
             rank_machine = cluster.agreed(partial(machine, cluster.runtime, precision, gpus=int(cluster.runtime.device == "cuda")))
             yield Ranks(cluster.count, cluster.runtime, rank_machine, partial(together_on, cluster))
-    elif (count := local_count(runtime, gpus := gpus_of(runtime))) == 1:
+    elif (count := local_count(runtime, gpus := _gpus_of_ranks(runtime))) == 1:
         yield single_rank(runtime, precision)
     else:
         from tasks.core.workers.together import together
@@ -71,6 +71,15 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
         each_runtime = runtime.model_copy(update={"threads": threads_each(runtime, available_cores(), count)})
         rank_machine = machine(each_runtime, precision, gpus=count if gpus else 0)
         yield Ranks(count, each_runtime, rank_machine, partial(together, runtime=each_runtime, ranks=count))
+
+
+def _gpus_of_ranks(runtime: Runtime) -> list[str]:
+    """The GPUs of `gpus_of` that can train together: of several MIG slices only the first, as NCCL connects no two of one GPU."""
+    gpus = gpus_of(runtime)
+    if len(gpus) > 1 and gpus[0].startswith(MIG):
+        print(f"{RUNTIME_FILE}: workers: {runtime.workers}: a training takes one MIG slice, so {len(gpus) - 1} of {len(gpus)} are idle")
+        return gpus[:1]
+    return gpus
 
 
 def single_rank(runtime: Runtime, precision: Precision) -> Ranks:

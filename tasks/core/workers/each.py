@@ -23,6 +23,7 @@ from tasks.core.machine.processes import available_cores
 from tasks.core.params.runtime import RUNTIME_FILE, Runtime
 from tasks.core.stage.scratch import ROOT
 
+MIG = "MIG-"  # begins the name of a slice of a GPU
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
@@ -98,7 +99,10 @@ def open_workers(runtime: Runtime) -> Iterator[Workers]:
 
 
 def gpus_of(runtime: Runtime) -> list[str]:
-    """The GPUs of this machine that workers may use, as CUDA_VISIBLE_DEVICES names them; empty if they compute on the CPU."""
+    """The GPUs of this machine that workers may use, as CUDA_VISIBLE_DEVICES names them; empty if they compute on the CPU.
+
+    Of several MIG slices, CUDA shows a process only one, but each worker can have its own.
+    """
     if runtime.device == "cpu":
         return []
     if runtime.device.startswith("cuda:"):
@@ -113,7 +117,7 @@ def gpus_of(runtime: Runtime) -> list[str]:
     names = [name.strip() for name in visible.split(",") if name.strip()] if visible is not None else [str(n) for n in range(count)]
     if not count and runtime.device == "cuda":
         raise Invalid(where=f"{RUNTIME_FILE}: device", found="cuda, but no GPU", expected="a GPU", remedy="set device: auto")
-    return names[:count]
+    return names if count and all(name.startswith(MIG) for name in names) else names[:count]
 
 
 def local_count(runtime: Runtime, gpus: list[str]) -> int:

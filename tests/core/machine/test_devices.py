@@ -154,10 +154,16 @@ def test_a_gpu_keeps_as_many_graphs_as_fit(monkeypatch: pytest.MonkeyPatch) -> N
     module, config = torch.nn.Linear(100, 100, bias=False), SimpleNamespace(num_hidden_layers=12, hidden_size=768)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (60 << 30, 80 << 30))
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
     assert kept_tokens(Runtime(), cpu, module, config) == 16384
     assert kept_tokens(Runtime(), gpu, module, config) == ((60 << 30) - 12 * 100 * 100) // 2 // (64 * 12 * 768) == 54613
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 80 << 30))
     assert kept_tokens(Runtime(), gpu, module, config) == 910, "fewer than a CPU"
+    with monkeypatch.context() as patch:  # a former training of this process
+        patch.setattr(torch.cuda, "memory_reserved", lambda _: 60 << 30)
+        patch.setattr(torch.cuda, "memory_allocated", lambda _: 1 << 30)
+        assert kept_tokens(Runtime(), gpu, module, config) == ((60 << 30) - 12 * 100 * 100) // 2 // (64 * 12 * 768), "torch gives it back"
     module.weight.requires_grad = False
     assert kept_tokens(Runtime(), gpu, module, config) == (1 << 29) // (64 * 12 * 768) == 910, "what is frozen has no state"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))

@@ -1,6 +1,7 @@
 """Exact search by products in half precision: the results of float32, in cases made to break it. A CPU runs what a GPU would."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from types import SimpleNamespace
 from unittest import mock
 
@@ -11,7 +12,7 @@ import torch
 from tasks.core.errors import UserError
 from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Rounded
-from tasks.core.retrieval.gpu import exact
+from tasks.core.retrieval.gpu import exact, reading
 from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, highest_products, inner_products, products, search
 from tests.core.retrieval.corpora import KINDS, corpus
 from tests.fake_gpu import GPU, fake_gpu
@@ -271,3 +272,24 @@ def test_further_pairs_are_taken_in(pairs: int) -> None:
             [*query_pairs, *((score, row) for query, score, row in new_pairs if query == number)], key=lambda pair: (-pair[0], pair[1])
         )[:4]
         assert list(zip(merged[0][number].tolist(), merged[1][number].tolist(), strict=True)) == expected
+
+
+def test_searches_share_one_stream_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch gives the memory that one stream has freed to no other."""
+    copy_stream = cache(reading.copy_stream.__wrapped__)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: object())
+    monkeypatch.setattr(reading, "copy_stream", copy_stream)
+    assert copy_stream(GPU) is copy_stream(torch.device("cuda:0")) is not copy_stream(torch.device("cuda:1"))
+
+
+def test_groups_of_nearly_one_size_take_the_same_memory() -> None:
+    sizes = [9, 6, 8, 7, 7, 7, 2]
+    blocks = [(sum(sizes[:n]), np.full((size, 4), n, dtype=np.float16)) for n, size in enumerate(sizes)]
+    with fake_gpu():
+        groups = [(first, group.held) for first, group, _ in reading.group_blocks(blocks, 16, GPU)]
+    assert [(first, group[:, 0].tolist()) for first, group in groups] == [
+        (0, [0.0] * 9 + [1.0] * 6),
+        (15, [2.0] * 8 + [3.0] * 7),
+        (30, [4.0] * 7 + [5.0] * 7 + [6.0] * 2),
+    ]
+    assert {group.untyped_storage().nbytes() for _, group in groups} == {16 * 4 * 2}

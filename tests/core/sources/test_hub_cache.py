@@ -13,7 +13,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, RevisionNotFoundError
 
 from tasks.core.errors import UserError
-from tasks.core.sources.downloads import encoder_folder
+from tasks.core.files import file_digest, write_json
+from tasks.core.sources.downloads import encoder_folder, recorded_folder
 from tasks.core.sources.hub_cache import cached_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -101,6 +102,39 @@ def test_a_partial_copy_of_a_commit_that_is_gone_is_replaced(fill: Fill, answer:
     revisions = answer(RevisionNotFoundError("404", response=response), lambda: fill(*FILES))
     assert encoder_folder("org/model").name == COMMIT
     assert revisions == [COMMIT, None]
+
+
+@pytest.mark.parametrize("key", ["encoder", "rerankers.small"])
+def test_a_stage_refuses_files_that_are_not_the_recorded_ones(
+    fill: Fill, answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Its outs would be cached under the digest of others: the authors have a new commit, which is downloaded."""
+    monkeypatch.chdir(tmp_path)
+    answer(lambda: fill(*FILES))
+    folder = recorded_folder("org/model", key)
+    files = {name: file_digest(folder / name) for name in FILES}
+    entry = {"source": "org/model", "digest": "d", "files": files, "packages": {}}
+
+    def record(entry: object) -> None:
+        write_json(Path("data/source.json"), {"encoder": entry} if key == "encoder" else {"rerankers": {"small": entry}})
+
+    Path("data").mkdir()
+    record(entry)
+    assert recorded_folder("org/model", key) == folder
+    assert recorded_folder(str(folder), key) == folder, "of a folder, the flow compares the digest"
+    record(entry | {"files": files | {"config.json": "0"}})
+    message = (
+        r"^encoder org/model: has changed: found other files \(config.json\), expected those of data/source.json; run again to use these"
+    )
+    with pytest.raises(UserError, match=message):
+        recorded_folder("org/model", key)
+    assert encoder_folder("org/model") == folder, "the flow's record follows"
+    for other in (files | {"gone.json": "0"}, dict(list(files.items())[1:])):
+        record(entry | {"files": other})
+        with pytest.raises(UserError, match="found other files"):
+            recorded_folder("org/model", key)
+    record({})
+    assert recorded_folder("org/model", key) == folder
 
 
 def test_an_empty_reference_names_no_commit(fill: Fill, answer: Any) -> None:

@@ -170,6 +170,9 @@ def test_gpus_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert each.gpus_of(Runtime(device="cuda")) == ["2", "5", "7"]
     with pytest.raises(Invalid, match=r"^runtime.yaml: device: found cuda:1 with workers: 2, expected auto, cuda, or cpu; each worker has"):
         each.gpus_of(Runtime(device="cuda:1", workers=2))
+    monkeypatch.setattr(each.torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    assert each.gpus_of(Runtime()) == ["MIG-a", "MIG-b"], "CUDA shows a process one slice, and each worker can have its own"
     monkeypatch.setattr(each.torch.cuda, "device_count", lambda: 0)
     with pytest.raises(Invalid, match=r"^runtime.yaml: device: found cuda, but no GPU, expected a GPU; set device: auto$"):
         each.gpus_of(Runtime(device="cuda", workers=2))

@@ -146,7 +146,7 @@ def test_what_ends_a_gang(
     assert checkpoint_step(scratch / CHECKPOINT) == 3
 
 
-def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`threads` is per rank; without it, ranks share the cores. On GPUs, at most one rank each."""
     monkeypatch.setattr(ranks, "available_cores", lambda: 8)
     monkeypatch.setattr(ranks, "machine", lambda *_, **__: each.Machine("cpu", "any", "torch.float32"))
@@ -174,3 +174,8 @@ def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.
         ranks_and_threads(workers=2, device="cuda:1")
     assert ranks_and_threads(workers=1, engine="ray") == (1, None), "one trains here"
     assert ranks_and_threads() == (1, None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c")
+    capsys.readouterr()
+    assert ranks_and_threads(workers="all") == (1, None), "NCCL connects no two slices of one GPU"
+    assert capsys.readouterr().out == "runtime.yaml: workers: all: a training takes one MIG slice, so 2 of 3 are idle\n"

@@ -233,6 +233,8 @@ def test_how_many_devices_a_stage_with_workers_takes(monkeypatch: pytest.MonkeyP
             assert devices_needed(["0", "1", "2"], kind) == gpus
             assert devices_needed([""], kind) == cpus
         assert devices_needed(["0", "1", "2"], None) == 1
+        assert devices_needed(["MIG-a", "MIG-b", "MIG-c"], "pieces") == gpus
+        assert devices_needed(["MIG-a", "MIG-b", "MIG-c"], "together") == 1, "NCCL connects no two slices of one GPU"
     Path("runtime.yaml").write_text("engine: ray\nworkers: all\n")
     for devices in (["0", "1", "2"], [""]):
         assert [devices_needed(devices, kind) for kind in ("pieces", "together", None)] == [0, 0, 1]

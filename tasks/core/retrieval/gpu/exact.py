@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from tasks.core.errors import UserError
-from tasks.core.machine.devices import Coming, to_tensor
+from tasks.core.machine.devices import Coming, free_bytes, to_tensor
 from tasks.core.retrieval.gpu.reading import Given, group_blocks
 from tasks.core.retrieval.ranked import Floats, refuse_overflow
 from tasks.core.tables.ids import Ints
@@ -51,9 +51,7 @@ class Counted:
 
 def rows_at_once(width: int, device: torch.device) -> int:
     """How many rows of a group fit in half of the GPU's free memory: vectors in four forms, and the products of one part."""
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # of former searches; torch keeps it for the next
-    free = torch.cuda.mem_get_info(device)[0] + unused
-    return max(LEAST, min(ROWS, (free // 2 - 8 * products_at_once(device)) // (16 * width)))
+    return max(LEAST, min(ROWS, (free_bytes(device) // 2 - 8 * products_at_once(device)) // (16 * width)))
 
 
 def products_at_once(device: torch.device) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ def group_blocks(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.d
 
     Vectors keep their type. A thread reads the next group into pinned memory, from which a GPU copies while it computes.
     """
-    copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    copies = copy_stream(device) if device.type == "cuda" else None
     with ThreadPoolExecutor(1) as pool:
         parts = _parts(blocks, rows)
         future = pool.submit(_next, parts, copies is not None)
@@ -25,12 +26,25 @@ def group_blocks(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.d
             if copies is None or host.device.type == "cuda":
                 yield first, host.to(device), sizes
                 continue
-            with torch.cuda.stream(copies):
-                vectors_RD = host.to(device, non_blocking=True)
+            with torch.cuda.stream(copies):  # room for a few rows more, so that groups of nearly one size take each other's memory
+                vectors_RD = torch.empty(_rounded(len(host), rows), *host.shape[1:], dtype=host.dtype, device=device)[: len(host)]
+                vectors_RD.copy_(host, non_blocking=True)
             computing = torch.cuda.current_stream(device)
             computing.wait_stream(copies)
             vectors_RD.record_stream(computing)  # its memory is free again when that stream has passed
             yield first, vectors_RD, sizes
+
+
+@cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream for copies to a GPU, one for all searches: torch gives the memory that one stream has freed to no other."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _rounded(count: int, rows: int) -> int:
+    """`count` rounded up to a multiple of an eighth of `rows`."""
+    step = max(1, rows // 8)
+    return -(-count // step) * step
 
 
 def _parts(blocks: Iterable[tuple[int, Given]], rows: int) -> Iterator[tuple[int, list[Given]]]:
