@@ -134,6 +134,13 @@ def test_new_training_queries_change_no_run_and_no_measure(name: str) -> None:
         assert not [path for path in of_train if path == dep or path.startswith(f"{dep}/")], dep
 
 
+@pytest.mark.parametrize("name", ["train", "mine", "mix", "adore", "reranker", "teacher"])
+def test_new_judgments_of_dev_train_nothing_again(name: str) -> None:
+    of_dev = ["data/tokens/queries/dev", *(f"data/${{queries}}/{kind}/dev.parquet" for kind in ("queries", "qrels"))]
+    for dep in stages()[name]["deps"]:
+        assert not [path for path in of_dev if path == dep or path.startswith(f"{dep}/")], dep
+
+
 def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, params: dict[str, Any]) -> None:
     tracked_keys = set.union(*map(tracked_sections, stages().values()))
     untracked, unknown = set(params) - tracked_keys - BY_DIGEST - OF_THE_FLOW, tracked_keys - set(params)
