@@ -7,6 +7,7 @@ modulefinder finds. For one change, `retemper run --dry-run --set KEY=VALUE` say
 
 import ast
 import itertools
+import json
 import os
 import re
 import shutil
@@ -103,10 +104,8 @@ def other_value(value: Any) -> Any:
 
 
 def write(path: Path, value: object) -> None:
-    with path.open("w", encoding="utf-8") as handle:
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = False
-        yaml.dump(value, handle)
+    """Write YAML, as JSON: ruamel.yaml sorts keys."""
+    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def dvc_stages(copy: Copy, keys: tuple[str, ...]) -> set[str]:
@@ -242,6 +241,21 @@ def test_what_is_measured_encodes_and_searches_nothing(copy: Copy, edit: str, ot
     finally:
         (copy.folder / "params.yaml").write_text(before, encoding="utf-8")
     assert rerun == {"report", "failures", *(name for name in entries() if re.match(others, name))}
+
+
+def test_the_order_of_entries_and_of_their_settings_makes_the_report_again(copy: Copy) -> None:
+    """It has both as in params.yaml. DVC compares mappings, for which the order does not count."""
+    before, params = (copy.folder / "params.yaml").read_text(encoding="utf-8"), parameters()
+    (name, first), *others = params["rounds"].items()
+    try:
+        for rounds in ({**dict(others), name: first}, {name: dict(reversed(first.items())), **dict(others)}):
+            assert rounds == params["rounds"]
+            write(copy.folder / "params.yaml", params | {"rounds": rounds})
+            assert copy.rerun() == {"report", "failures"}
+        write(copy.folder / "params.yaml", params | {"index": dict(reversed(params["index"].items()))})
+        assert copy.rerun() == set()
+    finally:
+        (copy.folder / "params.yaml").write_text(before, encoding="utf-8")
 
 
 @pytest.mark.heavy
