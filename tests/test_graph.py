@@ -11,6 +11,8 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from tasks.core.stage.frozen import SHOWN
+
 ROOT = Path(__file__).resolve().parents[1]
 NOT_STAGES = {"core", "search", "freeze"}  # folders of tasks/ that are no stage of the data
 MEASURING = {"retrieve", "rerank", "rescore", "fuse", "evaluate"}
@@ -135,6 +137,11 @@ def test_new_training_queries_change_no_run_and_no_measure(name: str) -> None:
     of_train += [f"data/${{queries}}/{kind}/train.parquet" for kind in ("queries", "qrels")]
     for dep in stages()[name]["deps"]:
         assert not [path for path in of_train if path == dep or path.startswith(f"{dep}/")], dep
+
+
+def test_what_shows_systems_in_the_order_of_params_yaml_depends_on_it() -> None:
+    assert {name for name, stage in stages().items() if "order" in tracked_sections(stage)} == {"report", "failures"}
+    assert set(SHOWN) <= tracked_sections(stages()["report"])
 
 
 @pytest.mark.parametrize("name", ["train", "mine", "mix", "adore", "reranker", "teacher"])

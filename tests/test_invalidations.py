@@ -243,21 +243,6 @@ def test_what_is_measured_encodes_and_searches_nothing(copy: Copy, edit: str, ot
     assert rerun == {"report", "failures", *(name for name in entries() if re.match(others, name))}
 
 
-def test_the_order_of_entries_and_of_their_settings_makes_the_report_again(copy: Copy) -> None:
-    """It has both as in params.yaml. DVC compares mappings, for which the order does not count."""
-    before, params = (copy.folder / "params.yaml").read_text(encoding="utf-8"), parameters()
-    (name, first), *others = params["rounds"].items()
-    try:
-        for rounds in ({**dict(others), name: first}, {name: dict(reversed(first.items())), **dict(others)}):
-            assert rounds == params["rounds"]
-            write(copy.folder / "params.yaml", params | {"rounds": rounds})
-            assert copy.rerun() == {"report", "failures"}
-        write(copy.folder / "params.yaml", params | {"index": dict(reversed(params["index"].items()))})
-        assert copy.rerun() == set()
-    finally:
-        (copy.folder / "params.yaml").write_text(before, encoding="utf-8")
-
-
 @pytest.mark.heavy
 def test_every_parameter_re_runs_what_the_graph_says(copy: Copy) -> None:
     differences = {keys: rerun ^ graph_stages(keys) for keys in PARAMETERS if (rerun := dvc_stages(copy, keys)) != graph_stages(keys)}
