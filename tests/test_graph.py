@@ -11,10 +11,13 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from tasks.core.stage.frozen import SHOWN
+
 ROOT = Path(__file__).resolve().parents[1]
 NOT_STAGES = {"core", "search", "freeze"}  # folders of tasks/ that are no stage of the data
 MEASURING = {"retrieve", "rerank", "rescore", "fuse", "evaluate"}
 OF_THE_FLOW = {"extra"}  # sections that no stage reads
+OF_FREEZE = {"order"}  # keys of data/params.json that params.yaml lacks
 BY_DIGEST = {"dataset", "encoder"}  # sections whose meaning data/source.json carries
 MODULE = re.compile(r"python -m tasks\.(\w+)")
 
@@ -45,12 +48,14 @@ def tracked_sections(stage: dict[str, Any], file: str = "data/params.json") -> s
 
 
 def loaded_sections(stage: str) -> set[str]:
-    """The sections that a stage's own code passes to tasks.core.params.sections.load, by their literal text."""
+    """The sections that a stage's own code passes to tasks.core.params.sections.load or gets from all sections, by their literal text."""
     sections: set[str] = set()
     for file in (ROOT / "tasks" / stage).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load" and len(node.args) > 1:
-                value = node.args[1].values[0] if isinstance(node.args[1], ast.JoinedStr) else node.args[1]
+            call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and ((call == "load" and len(node.args) > 1) or call == "sections.get"):
+                name = node.args[1 if call == "load" else 0]
+                value = name.values[0] if isinstance(name, ast.JoinedStr) else name
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
                     sections.add(section_of(value.value))
     return sections
@@ -134,16 +139,28 @@ def test_new_training_queries_change_no_run_and_no_measure(name: str) -> None:
         assert not [path for path in of_train if path == dep or path.startswith(f"{dep}/")], dep
 
 
+def test_what_shows_systems_in_the_order_of_params_yaml_depends_on_it() -> None:
+    assert {name for name, stage in stages().items() if "order" in tracked_sections(stage)} == {"report", "failures"}
+    assert set(SHOWN) <= tracked_sections(stages()["report"])
+
+
+@pytest.mark.parametrize("name", ["train", "mine", "mix", "adore", "reranker", "teacher"])
+def test_new_judgments_of_dev_train_nothing_again(name: str) -> None:
+    of_dev = ["data/tokens/queries/dev", *(f"data/${{queries}}/{kind}/dev.parquet" for kind in ("queries", "qrels"))]
+    for dep in stages()[name]["deps"]:
+        assert not [path for path in of_dev if path == dep or path.startswith(f"{dep}/")], dep
+
+
 def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, params: dict[str, Any]) -> None:
     tracked_keys = set.union(*map(tracked_sections, stages().values()))
-    untracked, unknown = set(params) - tracked_keys - BY_DIGEST - OF_THE_FLOW, tracked_keys - set(params)
+    untracked, unknown = set(params) - tracked_keys - BY_DIGEST - OF_THE_FLOW, tracked_keys - set(params) - OF_FREEZE
     named_sections = {section for section in OF_THE_FLOW if f"${{{section}" in (ROOT / "dvc.yaml").read_text(encoding="utf-8")}
     assert not named_sections | (tracked_keys & OF_THE_FLOW), "a further data set would make stages of the main one run again"
     assert not untracked | unknown, f"params.yaml and dvc.yaml differ in {untracked | unknown}"
     for stage in repo.index.stages:
         for dependency in stage.params:
             if dependency.def_path == "data/params.json":
-                for entry in dependency.params:
+                for entry in set(dependency.params) - OF_FREEZE:
                     value: Any = params
                     for key in entry.split("."):
                         assert key in value, f"dvc.yaml: {stage.addressing}: params: {entry} is not in params.yaml"

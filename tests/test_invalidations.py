@@ -7,6 +7,7 @@ modulefinder finds. For one change, `retemper run --dry-run --set KEY=VALUE` say
 
 import ast
 import itertools
+import json
 import os
 import re
 import shutil
@@ -103,10 +104,8 @@ def other_value(value: Any) -> Any:
 
 
 def write(path: Path, value: object) -> None:
-    with path.open("w", encoding="utf-8") as handle:
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = False
-        yaml.dump(value, handle)
+    """Write YAML, as JSON: ruamel.yaml sorts keys."""
+    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def dvc_stages(copy: Copy, keys: tuple[str, ...]) -> set[str]:

@@ -12,6 +12,7 @@ import torch
 from tasks.core.errors import UserError
 
 PARALLEL = "tasks.core.workers.each"  # tells on what machine the ranks and workers of most stages compute
+OF_DEV = tuple(f"data/corpus/{kind}/dev.parquet" for kind in ("queries", "qrels"))
 TOKENS, QRELS = ("data/tokens/queries/train/tokens.bin",), ("data/corpus/qrels/train.parquet",)
 CORPUS, TOKENIZER = ("data/corpus/documents.parquet",), ("data/tokenizer/tokenizer.json",)
 
@@ -61,14 +62,21 @@ WORKS = [
         "reranker@small",
         "reranker-small",
         {"rerankers.small.steps": 2, "text.titles": True},
-        ("source/config.json", "data/negatives/mixed/train.parquet", "data/tokens/documents/same.npy", *CORPUS, *QRELS),
+        (
+            "source/config.json",
+            "data/negatives/mixed/train.parquet",
+            "data/tokens/documents/same.npy",
+            "data/corpus/queries/train.parquet",
+            *CORPUS,
+            *QRELS,
+        ),
         PARALLEL,
     ),
     Work(
         "teacher@ce",
         "teacher-ce",
         {"teacher.ce.depth": 3, "text.titles": True},
-        ("data/rerankers/small/config.json", "data/negatives/mixed/train.parquet", *CORPUS, *QRELS),
+        ("data/rerankers/small/config.json", "data/negatives/mixed/train.parquet", "data/corpus/queries/train.parquet", *CORPUS, *QRELS),
         PARALLEL,
     ),
     Work("mine@warmup", "mine-warmup", {"mine.warmup.depth": 10}, ("data/encoders/warmup/config.json", *TOKENS, *QRELS), PARALLEL),
@@ -117,6 +125,28 @@ def project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.kind)
 def test_all_that_a_work_depends_on_is_in_its_digest(work: Work, project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = raise_digest_of(work, project, monkeypatch)
+    digests = [digest_of(project, work)]
+    assert digest_of(project, work) == digests[0]
+    for name, change in changes(work, project, module, monkeypatch):
+        change()
+        digest = digest_of(project, work)
+        assert digest not in digests, f"{name} is not in the digest"
+        digests.append(digest)
+
+
+@pytest.mark.parametrize("kind", ["train-taught", "adore.tower", "reranker-small", "teacher-ce", "mine-warmup"])
+def test_new_judgments_of_dev_drop_no_unfinished_training(kind: str, project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = next(work for work in WORKS if work.kind == kind)
+    raise_digest_of(work, project, monkeypatch)
+    digest = digest_of(project, work)
+    for name in OF_DEV:
+        project.write(name, altered(project.folder / name))
+    assert digest_of(project, work) == digest
+
+
+def raise_digest_of(work: Work, project: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make the stage end with the digest of the work, and return the name of its module."""
     module = f"tasks.{work.stage.split('@')[0]}.__main__"
 
     def raise_digest(kind: str, digest: str) -> Path:
@@ -126,13 +156,7 @@ def test_all_that_a_work_depends_on_is_in_its_digest(work: Work, project: Any, m
 
     monkeypatch.setattr(f"{module}.scratch_folder", raise_digest)
     monkeypatch.setattr(f"{module}.code_digest", lambda stage: f"code of {stage}")
-    digests = [digest_of(project, work)]
-    assert digest_of(project, work) == digests[0]
-    for name, change in changes(work, project, module, monkeypatch):
-        change()
-        digest = digest_of(project, work)
-        assert digest not in digests, f"{name} is not in the digest"
-        digests.append(digest)
+    return module
 
 
 def digest_of(project: Any, work: Work) -> str:

@@ -2,40 +2,24 @@
 
 import fcntl
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import TextIO
 
 from tasks.core.errors import UserError
 from tasks.core.files import write_text
+from tasks.core.stage.run_lock import RUN_LOCK as RUN_LOCK
+from tasks.core.stage.run_lock import hold_run_lock as hold_run_lock
+from tasks.core.stage.run_lock import lock_file
 
-RUN_LOCK = Path(".retemper/run.lock")
 RWLOCK = Path(".dvc/tmp/rwlock")
 DVC_LOCK = Path("dvc.lock")
 BEFORE = Path(".retemper/dvc.lock")
 AFTER = Path(".retemper/dvc.lock.intact")
-
-
-@contextmanager
-def hold_run_lock(path: Path = RUN_LOCK) -> Iterator[None]:
-    """Hold the lock of a folder for one run. UserError if another run holds it. The kernel releases it when we die."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            owner = handle.read().strip()
-            raise UserError(f"{path}: another run is in progress in this folder (process {owner}); wait for it or stop it") from None
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
-        yield
 
 
 @contextmanager
@@ -47,17 +31,17 @@ def wait_and_hold(path: Path, waiting: Callable[[], None] = lambda: None, *, sec
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle, path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waiting()
             if seconds is None:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                lock_file(handle, path, fcntl.LOCK_EX)
             else:
                 _wait(handle, path, seconds)
         yield
 
 
-def _wait(handle: IO[str], path: Path, seconds: float) -> None:
+def _wait(handle: TextIO, path: Path, seconds: float) -> None:
     """Lock the open file at `path` within `seconds`. UserError if another process does not release it by then."""
     deadline = time.monotonic() + seconds
     while True:

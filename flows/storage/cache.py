@@ -38,13 +38,15 @@ def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
 def restore_from_workspace(repo: Any, names: Iterable[str], warn: Warn) -> bool:
     """Restore outs that are missing from the cache from workspace files with the right bytes. Return whether any file was checked.
 
-    A workspace file that DVC wrongly takes for intact (it was checked out from a corrupt cache) is removed.
+    A workspace file that DVC wrongly takes for intact (it was checked out from a corrupt cache) is removed. So is a symbolic link to an
+    object that the cache has lost: DVC cannot read an out with one.
     """
     wanted = set(names)
     checked = False
     with repo.lock:
         for node in repo.index.stages:
             for out in node.outs if node.addressing in wanted else []:
+                _unlink_dangling(Path(out.fs_path))
                 if out.hash_info and out.exists and out.changed_cache() and not out.changed_checksum():
                     checked = True
                     for path, oid in _files(out):
@@ -192,6 +194,13 @@ def _files(out: Any) -> Iterator[tuple[Path, str]]:
         yield Path(out.fs_path, *parts), hash_info.value
 
 
+def _unlink_dangling(out: Path) -> None:
+    """Remove each symbolic link in an out, a file or a folder, whose target does not exist."""
+    for path in (out, *out.rglob("*")):
+        if path.is_symlink() and not path.exists():
+            path.unlink()
+
+
 def _repair_file(cache_: Any, fs: Any, path: Path, *, oid: str, warn: Warn) -> None:
     if not path.exists():
         return
@@ -200,10 +209,11 @@ def _repair_file(cache_: Any, fs: Any, path: Path, *, oid: str, warn: Warn) -> N
         is_intact = True
     except Exception:
         is_intact = False
-    if file_md5(path) != oid:
+    _unlink_dangling(path)  # the check removes a corrupt object
+    if path.exists() and file_md5(path) != oid:
         warn(f"{path}: its content is not what DVC recorded; it will be made again")
         path.unlink()
-    elif not is_intact:
+    elif path.exists() and not is_intact:
         warn(f"{path}: its copy in the cache was corrupt or missing; restored from this file")
         cache_.add(str(path), fs, oid)
 

@@ -1,12 +1,11 @@
-"""Replace, in this process, parts of DVC that have no public interface.
+"""Replace, in this process, parts of DVC that have no public interface. Each function says what it changes and why.
 
-Each function says what it changes and why. tests/flows/storage/test_patches.py fails if DVC's internals have changed.
+tests/flows/storage/test_patches.py fails if DVC's internals have changed.
 """
 
 import errno
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ from flows.storage.small_files import Place, copy
 from tasks.core.errors import parse_disk_fault
 from tasks.core.files import new_file
 
-RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
+RUN = "[0-9a-f]" * 64  # glob: an entry of the run cache
 
 
 @cache
@@ -60,12 +59,12 @@ def durably() -> None:
     """From now on, files that this process writes are either complete or missing after a power cut.
 
     DVC writes dvc.lock in place, so a kill or a full disk truncates it. It is now replaced by one rename, like the run cache's entries.
-    An object is flushed before it becomes read-only, which is DVC's mark that it need not be read again. Cost: one fsync per new object.
-    If a disk has no reflinks, DVC creates each object empty before it copies it; this now happens under a temporary name.
-    A copy that fails, for example into a folder remote, is removed. DVC leaves it, and a full disk stays full.
-    Only complete entries of the run cache are read. DVC fails on an empty folder, and reads the half-written entry of a killed process.
+    An object is flushed before it becomes read-only, which is DVC's mark that it need not be read again. Cost: one fsync per new object. If
+    a disk has no reflinks, DVC creates each object empty before it copies it; this now happens under a temporary name. A failed copy, for
+    example into a folder remote, is removed. DVC leaves it, and a full disk stays full.
+    Only entries of the run cache that have their digest are read: DVC fails on an empty folder, and reads entries cut between two lines.
     """
-    from dvc.stage.cache import StageCache, _get_stage_hash
+    from dvc.stage.cache import StageCache, _get_cache_hash, _get_stage_hash
     from dvc.utils.serialize import _common, _yaml
     from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_objects.fs import local, system, utils
@@ -83,9 +82,8 @@ def durably() -> None:
             raise
 
     def reflink_whole(source: str, target: str) -> None:
-        temporary = Path(target).with_name(utils.tmp_fname())
-        reflink(source, str(temporary))
-        temporary.replace(target)
+        reflink(source, temporary := str(Path(target).with_name(utils.tmp_fname())))
+        Path(temporary).replace(target)
 
     def dump(path: Any, data: Any, dumper: Callable[..., Any], *, fs: Any = None, **kwargs: Any) -> None:  # noqa: ARG001 - a local one
         place = Path(path).resolve()
@@ -104,9 +102,12 @@ def durably() -> None:
 
     def load(self: Any, stage: Any) -> Any:
         key = _get_stage_hash(stage)
-        entries = [path for path in Path(self._get_cache_dir(key)).glob("*") if RUN.fullmatch(path.name)]
-        newest = max(entries, key=lambda path: path.stat().st_mtime, default=None)
-        return (self._load_cache(key, newest.name) or None) if newest else None
+        for path in sorted(Path(self._get_cache_dir(key)).glob(RUN), key=lambda path: path.stat().st_mtime, reverse=True):
+            if (entry := self._load_cache(key, path.name)) and _get_cache_hash(dict(entry)) == path.name:
+                return entry
+            with suppress(OSError):
+                path.unlink()  # DVC would keep it, not the whole one of the next run
+        return None
 
     setattr(StageCache, "_load", load)  # noqa: B010 - mypy forbids the plain form
     setattr(_common, "_dump_data", dump)  # noqa: B010
@@ -301,7 +302,6 @@ def wait_for_same_stage(folder: Path) -> None:
 
     A file in `folder`, named by DVC's digest of command, deps, and parameters, is locked from before the last look in the run cache until
     this process ends. A waiting process holds no DVC lock except on the stage itself, and a computing one waits for nobody.
-
     That last look uses only the run cache. DVC would also accept the outs in dvc.lock, because the first look gave the stage its current
     inputs: outs of earlier inputs would then be recorded as made from these.
     """

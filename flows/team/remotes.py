@@ -198,12 +198,19 @@ def refuse_unmounted(folder: Path) -> None:
 def register_again(folder: Path, warn: Callable[[str], None]) -> None:
     """`register` on every run with a shared cache: the project may have moved, or its settings may have been copied.
 
+    The cache of another clone (`dvc cache dir --local ../A/.dvc/cache`) becomes shared, and that clone is registered first.
     Anything in a `.retemper` folder (worktrees, temporary clones) is skipped: its needs count as its project's, or not at all.
     """
-    if not (folder / PROJECTS).is_dir() or ".retemper" in Path.cwd().parts:
+    if ".retemper" in Path.cwd().parts:
         return
+    trees = worktrees()
     try:
-        register(folder, next(iter(worktrees()), Path.cwd()))
+        if not (folder / PROJECTS).is_dir():
+            place = folder.resolve()
+            if place.parts[-2:] != (".dvc", "cache") or place.parents[1] in trees:
+                return  # this project's own, or one of which no owner is known
+            register(place, place.parents[1])
+        register(folder, next(iter(trees), Path.cwd()))
     except OSError as error:
         warn(f"{folder / PROJECTS}: {error.strerror}; another user's retemper gc may remove what this project needs")
 

@@ -24,9 +24,9 @@ def training_sentence(sections: Mapping[str, Any], statistics: Mapping[str, Any]
         if train
         else ""
     )
-    encoders = " and ".join(
-        [without_folders(encoder), *(without_folders(str(entry.get("source"))) for entry in (sections.get("encoders") or {}).values())]
-    )
+    starts = {entry.get("init") for section in ("pretrain", "rounds") for entry in (sections.get(section) or {}).values()}
+    others = [str(entry.get("source")) for name, entry in (sections.get("encoders") or {}).items() if name in starts]
+    encoders = " and ".join(map(without_folders, [encoder, *others]))
     return f"{trainings}{queries}{f', from {encoders}' if encoder else ''}."
 
 

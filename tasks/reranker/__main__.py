@@ -36,7 +36,9 @@ def main() -> None:
             code_digest("reranker"),
             source,
             args.negatives,
-            args.corpus,
+            args.corpus / "documents.parquet",
+            args.corpus / "queries" / "train.parquet",
+            args.corpus / "qrels" / "train.parquet",
             args.near,
             *ranks.counted,
         )

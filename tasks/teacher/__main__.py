@@ -44,7 +44,9 @@ def main() -> None:
             code_digest("teacher"),
             args.negatives,
             args.reranker,
-            args.corpus,
+            documents,
+            args.corpus / "queries" / "train.parquet",
+            args.corpus / "qrels" / "train.parquet",
         )
         scratch = scratch_folder(f"teacher-{args.name}", digest)
         corpus_texts(args.corpus, text, scratch / "texts.bin")

@@ -11,6 +11,8 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from tasks.core.stage.run_lock import RUN_LOCK, hold_run_lock
+
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = """
 import json, sys, time
@@ -116,6 +118,40 @@ def test_a_digest_of_other_code_is_refused(project: Path) -> None:
     assert result.returncode == 2
     assert result.stderr.startswith("retemper: data/code.json: does not match the current code of one"), result.stderr
     assert (project / "data/one").read_text() == "6"
+
+
+def test_a_run_in_progress_is_left_its_frozen_code_and_parameters(project: Path) -> None:
+    """Its next stage would execute the frozen code, and dvc.lock would name the edited one."""
+    assert repro(project)[0] == 0
+    frozen = [(project / name).read_bytes() for name in ("data/params.json", "data/code.json")]
+    (project / "tasks/one/later.py").write_text("factor = 7\n")
+    (project / "params.yaml").write_text("value: 4\n")
+    with hold_run_lock(project / RUN_LOCK):
+        status, output = repro(project)
+    assert status != 0
+    assert "another run is in progress in this folder" in output
+    assert (project / "data/one").read_text() == "6"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tasks.freeze"]
+    with hold_run_lock(project / RUN_LOCK):
+        assert subprocess.run(command, cwd=project, env=environment, capture_output=True, check=False).returncode == 2
+    for name, content in zip(("data/params.json", "data/code.json"), frozen, strict=True):
+        assert not (project / name).exists() or (project / name).read_bytes() == content
+
+
+def test_a_stage_of_a_run_refuses_a_digest_of_other_code_than_it_executes(project: Path) -> None:
+    assert repro(project)[0] == 0
+    (frozen,) = (project / ".retemper/code").iterdir()
+    environment = os.environ | {"PYTHONPATH": f"{frozen}{os.pathsep}{ROOT}", "DVC_STAGE": "one", "RETEMPER_CODE": str(frozen)}
+    environment["PYTHONSAFEPATH"] = "1"
+    command = [sys.executable, "-m", "tasks.one", "data/other"]
+    assert subprocess.run(command, cwd=project, env=environment, capture_output=True, check=False).returncode == 0
+    (project / "data/other").unlink()
+    codes = json.loads((project / "data/code.json").read_text())
+    (project / "data/code.json").write_text(json.dumps(codes | {"one": "of an edit"}))
+    result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("retemper: data/code.json: no longer matches the code of one"), result.stderr
 
 
 def test_other_code_of_a_function_that_parameters_name_is_refused(project: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tasks.report.summary import index_sentence
+from tasks.report.summary import index_sentence, training_sentence
 from tasks.report.systems import System
 
 SECTIONS: dict[str, Any] = {
@@ -33,3 +33,10 @@ INDEXES = {"star": {"bytes_per_vector": 1536.0}, "warmup": {"bytes_per_vector": 
 )
 def test_the_size_of_all_indexes_that_a_system_searches(name: str, sentence: str) -> None:
     assert index_sentence(System(name, "", {}, {}, {}), SECTIONS, INDEXES) == sentence
+
+
+def test_only_encoders_that_a_training_starts_from_are_named() -> None:
+    rounds = {"one": {"init": "e5", "steps": 9}, "two": {"init": "mlm"}}
+    encoders = {"e5": {"source": "me/e5"}, "bge": {"source": "me/bge"}, "later": {"source": "me/later"}}
+    sections = {"rounds": rounds, "pretrain": {"mlm": {"init": "bge"}}, "encoders": encoders}
+    assert training_sentence(sections, {}, "/models/mini") == "2 rounds, from mini and me/e5 and me/bge."

@@ -43,7 +43,18 @@ Text = Literal["all", "values", "none"]
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
 FORM = "2"  # of digests: with form 1, a sweep with --jobs left outs of other parameters in run caches, which must not be found
-NOT_READ = (".py", ".pyc", "~", ".orig", ".rej", ".bak")  # counted as modules, or left behind by editors, patches, and merges
+NOT_READ = (
+    ".py",
+    ".pyc",
+    "~",
+    "#",
+    ".save",
+    ",cover",
+    "nohup.out",
+    ".orig",
+    ".rej",
+    ".bak",
+)  # counted as modules, or left behind by editors, patches, and merges
 MEMORY = Path(".retemper/modules.json")  # results of reading modules, keyed by their bytes: parsing all of them takes a second
 
 
@@ -106,9 +117,8 @@ class Reader:
             for name in module.imports:
                 waiting += self._files_of(name)
         for package in {path.parent for path in seen}:
-            for other in package.iterdir():
-                if other.is_file() and not other.name.startswith(".") and not other.name.endswith(NOT_READ):
-                    digests[other] = hashlib.sha256(other.read_bytes()).hexdigest()
+            for other in _data_files(package):
+                digests[other] = hashlib.sha256(other.read_bytes()).hexdigest()
         return digests
 
     def _files_of(self, name: str) -> list[Path]:
@@ -143,6 +153,15 @@ def read_module(text: bytes, package: str) -> Module:
     canonical = [part for part in map(_canonical, _body(tree.body)) if part]
     digest = hashlib.sha256("\n".join(canonical).encode()).hexdigest() if canonical else ""
     return Module(digest, tuple(sorted(set(our_imports(tree, package)))))
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    """The files in a package that are no modules, and those in its folders that have no modules."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != "__pycache__" and not path.name.startswith(".") and not any(path.rglob("*.py")):
+            yield from _data_files(path)
+        elif path.is_file() and not path.name.startswith(".") and not path.name.endswith(NOT_READ):
+            yield path
 
 
 def module_file(root: Path, name: str) -> Path | None:

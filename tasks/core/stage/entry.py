@@ -15,7 +15,7 @@ from pathlib import Path
 from tasks.core.errors import InputChanged, UserError, one_line_errors
 from tasks.core.files import file_stamp, read_json, write_json
 from tasks.core.params.sections import FROZEN, STAGE
-from tasks.core.stage.code import ASKED_BY, PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
+from tasks.core.stage.code import ASKED_BY, MEMORY, PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.progress import leave_bars
 from tasks.core.stage.references import freeze_references, frozen_references
@@ -116,13 +116,23 @@ def _is_changed(path: Path, stamp: list[int]) -> bool:
 def execute_frozen() -> None:
     """If plain `dvc repro` runs this stage from the working tree, restart it, by one exec, from a frozen copy of the code.
 
-    UserError if data/code.json has the digest of other code, or if a process started from a frozen copy has imported other code.
+    UserError if data/code.json has the digest of other code (frozen by a run, or current), or if a process started from a frozen copy has
+    imported other code.
     """
     stage = own_stage()
     if frozen := os.environ.get(SNAPSHOT):
         imported = Path(str(sys.modules[PACKAGE].__file__))
         if not imported.resolve().is_relative_to(Path(frozen).resolve()):
             raise UserError(f"{frozen}: expected this stage's frozen code, but {imported} was imported; run again")
+        if (
+            STAGE in os.environ
+            and stage
+            and CODE.exists()
+            and read_json(CODE).get(stage) != Reader(Path(frozen), MEMORY).stage_digest(stage)
+        ):
+            raise UserError(
+                f"{CODE}: no longer matches the code of {stage} that this run has frozen; run again, with no dvc repro beside it"
+            )
         return
     if STAGE not in os.environ or not stage or not Path(PACKAGE).is_dir():
         return

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,48 @@ def test_a_corrupt_object_is_fetched_again_where_there_is_a_remote(
     assert (finished_toy.folder / "data/encoders/a").read_text() == text
     assert cache_is_intact(finished_toy)
     shutil.rmtree(tmp_path / "remote")
+
+
+FOLDER_OUT = """
+import sys
+from pathlib import Path
+from dvc.cli import main
+from flows.repository.graph import read_status
+from flows.repository.project import repository
+from flows.storage import cache
+from flows.storage.patches import check_by_content
+
+main(["init", "--quiet", "--no-scm"])
+main(["config", "--quiet", "cache.type", "symlink"])
+make = "mkdir folder && echo one > folder/w && echo two > folder/c && echo three > file"
+Path("dvc.yaml").write_text("stages: {a: {cmd: %s, outs: [folder, file]}}" % make)
+assert main(["repro", "--quiet", "a"]) == 0
+target = Path(sys.argv[1]).resolve()
+assert "cache" in target.parts
+target.chmod(0o644)
+if sys.argv[2] == "missing":
+    target.unlink()
+else:
+    target.write_text("wrong")
+    target.chmod(0o444)
+check_by_content()
+with repository() as repo:
+    names = cache.uncached(read_status(repo, ["a"]))
+    cache.restore_from_workspace(repo, names, print)
+    assert cache.uncached(read_status(repo, ["a"])) == names == ["a"], names
+assert not Path(sys.argv[1]).is_symlink()
+assert main(["repro", "--quiet", "a"]) == 0
+print(Path("folder/w").read_text(), Path("file").read_text())
+"""
+
+
+@pytest.mark.parametrize("state", ["missing", "corrupt"])
+@pytest.mark.parametrize("path", ["folder/w", "file"])
+def test_an_out_linked_to_an_object_that_the_cache_has_lost_is_computed_again(tmp_path: Path, path: str, state: str) -> None:
+    """Every later run ended in a traceback: DVC cannot read an out with a dangling link."""
+    result = subprocess.run([sys.executable, "-c", FOLDER_OUT, path, state], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-3:] == ["one", " three", ""]
 
 
 def test_outs_are_copied_from_the_cache_or_not_at_all(tmp_path: Path) -> None:

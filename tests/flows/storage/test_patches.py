@@ -34,6 +34,7 @@ REPLACED = {
     "dvc.stage.cache:StageCache._load_cache": ["self", "key", "value"],
     "dvc.stage.cache:StageCache._get_cache_dir": ["self", "key"],
     "dvc.stage.cache:_can_hash": ["stage"],
+    "dvc.stage.cache:_get_cache_hash": ["cache", "key"],
     "dvc_objects.fs.generic:_try_links": ["links", "from_fs", "from_path", "to_fs", "to_path", "callback", "batch_size"],
     "dvc_objects.fs.generic:test_links": ["links", "from_fs", "from_path", "to_fs", "to_path"],
     "dvc_objects.fs.utils:tmp_fname": ["prefix"],
@@ -120,10 +121,14 @@ folder = Path("runs/ab", "ab" * 32)
 found["runs"] = [Kept()._load(None)]
 folder.mkdir(parents=True)
 found["runs"].append(Kept()._load(None))
-(folder / ("cd" * 32)).write_text("cmd: whole")
+name = runs._get_cache_hash({"cmd": "whole"})
+(folder / name).write_text("cmd: whole")
 (folder / ".LrTaKQChdEFa7HJFF1wOxw.tmp").write_text("cmd: half")
-os.utime(folder / ("cd" * 32), (0, 0))
+os.utime(folder / name, (0, 0))
 found["runs"].append(Kept()._load(None))
+(folder / ("cd" * 32)).write_text("cmd: whole\\nouts:\\n- path: one\\n  md5: %s\\n" % oid)  # of two outs
+found["runs"].append(Kept()._load(None))
+found["torn"] = (folder / ("cd" * 32)).exists()
 
 from dvc_objects.fs import utils
 def cut(source, target):
@@ -150,7 +155,8 @@ def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) ->
     assert report["mode"] == 0o444
     assert report["sent"] == [], "a copy that failed is removed"
     assert report["missing"], "a corrupt object is removed and counts as missing"
-    assert report["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"
+    assert report["runs"] == [None, None, {"cmd": "whole"}, {"cmd": "whole"}], "an empty folder, and half of an entry"
+    assert not report["torn"], "an entry cut between two lines is removed"
 
 
 ON_DEMAND = """
@@ -169,11 +175,11 @@ def fetch(repo, folder):
     asked.append(str(folder))
     if len(asked) == 1:
         return False
-    (folder / ("ef" * 32)).write_text("cmd: theirs")
+    (folder / runs._get_cache_hash({"cmd": "theirs"})).write_text("cmd: theirs")
     return True
 patches.durably()
 patches.fetch_runs_on_demand(fetch)
-own = Path("runs/ab", "ab" * 32, "cd" * 32)
+own = Path("runs/ab", "ab" * 32, runs._get_cache_hash({"cmd": "ours"}))
 own.parent.mkdir(parents=True)
 own.write_text("cmd: ours")
 found = [Kept()._load(None)]

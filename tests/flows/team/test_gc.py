@@ -379,3 +379,22 @@ def test_a_link_to_a_cache_is_not_this_projects_own(tmp_path: Path, monkeypatch:
         gc.users_of(cache)
     remotes.register(tmp_path / "shared", Path.cwd())
     assert gc.users_of(cache) == ([Path.cwd()], [Path.cwd()])
+
+
+def test_a_run_makes_the_cache_of_another_clone_a_shared_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage collection in that clone removed what this one had committed."""
+    owner, other = tmp_path / "owner", tmp_path / "other"
+    for clone in (owner, other):
+        (clone / ".dvc").mkdir(parents=True)
+        subprocess.run(["git", "init", "--quiet", str(clone)], check=True)
+    cache = owner / ".dvc/cache"
+    cache.mkdir()
+    monkeypatch.chdir(owner)
+    remotes.register_again(cache, pytest.fail)
+    assert not (cache / "projects").exists(), "its own alone"
+    monkeypatch.chdir(other)
+    remotes.register_again(cache, pytest.fail)
+    remotes.register_again(cache, pytest.fail)
+    assert sorted(remotes.registered(cache)) == [other, owner]
+    monkeypatch.chdir(owner)
+    assert gc.users_of(cache) == ([owner, other], [owner, other])
