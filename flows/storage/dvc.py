@@ -7,6 +7,7 @@ every entry again, for every stage. Here, a stage fetches only the runs of its o
 run that it restores, so a team's history costs a new clone nothing.
 """
 
+import fnmatch
 import json
 import os
 import sys
@@ -82,7 +83,7 @@ def fetch_runs(repo: Any, folder: Path) -> bool:
             Place(remote.fs, remote.fs.join(remote.path, "runs", *folder.parts[-2:])),
         )
         with share_with_group():
-            return bool(copy(recorded, local, sorted(filter(RUN.fullmatch, recorded.names()))))
+            return bool(copy(recorded, local, sorted(fnmatch.filter(recorded.names(), RUN))))
     except Exception as error:  # from DVC, the disk, or any library that talks to remotes
         print(f"{WARNING}a run that the remote may have is computed again: {redacted(' '.join(str(error).split()))}", flush=True)
         return False
