@@ -61,7 +61,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], *, days:
     """Remove what nothing needs from the cache and, if it is older than `days`, from `remote`. With `dry`, only report it.
 
     `keep_unsent`: keep results that are yet to be sent to the project's remote. Raises UserError while a run is in progress in any project
-    that uses this cache, if another one begins to use it meanwhile, or if it cannot be known what others need.
+    that uses this cache, if another one or another tree begins to use it meanwhile, or if it cannot be known what others need.
     """
     if not days >= 0:  # NaN neither
         raise UserError(f"--days: found {days:g}, expected 0 or more")
@@ -98,8 +98,10 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], *, days:
             f"cache {root}", garbage, {path: needs.names.get(object_id(path), "") for path in garbage.objects}, dry=dry, tell=tell
         )
         if not dry:
-            if users_of(root)[0] != projects:
-                raise UserError(f"{root}: another project began to use it meanwhile, so nothing was removed from it; run retemper gc again")
+            projects_now, trees_now = users_of(root)
+            if projects_now != projects or not set(trees_now) <= set(trees):
+                other = "project" if projects_now != projects else "working tree"
+                raise UserError(f"{root}: another {other} began to use it meanwhile, so nothing was removed from it; run retemper gc again")
             for path in unfinished_copies(root):  # no run is in progress, so nobody is writing them
                 path.unlink(missing_ok=True)
             for path in [*garbage.runs, *sorted(garbage.objects, key=lambda path: path.suffix != ".dir")]:

@@ -90,8 +90,18 @@ def test_every_working_tree_is_listed(tmp_path: Path, monkeypatch: pytest.Monkey
         git("init", "--quiet", folder=tmp_path)
         git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(origin), "project", folder=tmp_path)
     git("worktree", "add", "--quiet", "--detach", str(tmp_path / "second"), folder=top)
-    git("worktree", "add", "--quiet", "--detach", str(tmp_path / "removed"), folder=top)
-    shutil.rmtree(tmp_path / "removed")
+    for missing in ("removed", "project/.retemper/evaluate-1"):
+        git("worktree", "add", "--quiet", "--detach", str(tmp_path / missing), folder=top)
+        shutil.rmtree(tmp_path / missing)
+    assert worktrees(project) == [project, second]
+    with pytest.raises(UserError) as refusal:
+        worktrees(project, all_known=True)
+    assert str(refusal.value).startswith(f"{tmp_path / 'removed'}: git lists this working tree, but it is missing")
+    (tmp_path / "removed").mkdir()  # the mount point of its drive
+    with pytest.raises(UserError, match="removed: git lists this working tree"):
+        worktrees(project, all_known=True)
+    git("worktree", "remove", "--force", str(tmp_path / "removed"), folder=top, check=False)
+    git("worktree", "prune", folder=top)
     assert worktrees(project, all_known=True) == [project, second]
     if place != "separate":
         assert worktrees(second, all_known=True) == [project, second]

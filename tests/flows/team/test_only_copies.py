@@ -91,6 +91,26 @@ def test_a_gc_of_others_that_began_before_removes_nothing(colleague: Path, tmp_p
     assert object_path(tmp_path / "shared/files/md5", oid).read_bytes() == b"ours"
 
 
+def test_a_tree_that_began_meanwhile_keeps_what_it_relies_on(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation or a sweep makes trees of its own, whose needs were not read."""
+    garbage = object_path(root / ".dvc/cache/files/md5", "a" * 32)
+    garbage.parent.mkdir(parents=True)
+    garbage.touch()
+    find_needs = gc.find_needs
+
+    def find_and_begin(*arguments: Any) -> gc.Needs:
+        needs = find_needs(*arguments)
+        git("worktree", "add", "--quiet", "--detach", str(tmp_path / "begun"), folder=root)
+        return needs
+
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="another working tree began to use it meanwhile"):
+        patched.setattr(gc, "find_needs", find_and_begin)
+        gc.collect(False, None, print)
+    assert garbage.exists()
+    gc.collect(False, None, print)
+    assert not garbage.exists()
+
+
 @pytest.mark.parametrize("place", ["submodule", "separate"])
 def test_what_an_uncommitted_lock_names_stays_where_git_is_elsewhere(root: Path, tmp_path: Path, place: str) -> None:
     """git lists its own folder as the main working tree of these: gc removed what a run there had just computed."""
