@@ -31,7 +31,7 @@ def test_nothing_is_left_of_what_fails(tmp_path: Path) -> None:
 def test_what_has_come_to_be_there_stays(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "out"
     other = folder if kind == "file" else folder / "mine"
-    with pytest.raises(UserError, match="something else was put there"), new_place(folder) as place:
+    with pytest.raises(UserError, match="another process created it in the meantime"), new_place(folder) as place:
         (place / "a").write_text("1")
         other.parent.mkdir(exist_ok=True)
         other.write_text("mine")
@@ -41,7 +41,7 @@ def test_what_has_come_to_be_there_stays(tmp_path: Path, kind: str) -> None:
 
 def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    with pytest.raises(UserError, match="something else was put there"), new_place(folder) as first:
+    with pytest.raises(UserError, match="another process created it in the meantime"), new_place(folder) as first:
         (first / "first").write_text("1")
         with new_place(folder) as second:
             (second / "second").write_text("2")

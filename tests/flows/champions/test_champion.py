@@ -293,6 +293,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         (outlook, "take_in", None),
         (outlook.measurement, "warn_if_not_comparable", None),
         (outlook.shrinkage, "refuse", None),
+        (outlook.evidence, "foresee", None),
         (retrain, "run_pipeline", None),
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
