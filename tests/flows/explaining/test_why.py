@@ -217,7 +217,7 @@ def test_what_cannot_be_apart_is_one_factor(refused_by: str) -> None:
     assert (data.factor, merged.factor) == ("data", "parameters + code")
     assert data.contribution + merged.contribution == explanation.difference == 7.0
     assert (data.contribution, merged.contribution) == (4.0, 3.0), "half each of what only both do"
-    assert "parameters of one side with code of the other" in text(explanation)
+    assert "parameters of one side cannot be combined with code of the other" in text(explanation)
     assert "new: parameters + code, seeds as they are" in bench.measurements
 
 
