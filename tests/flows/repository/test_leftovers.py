@@ -105,7 +105,7 @@ def test_a_users_own_files_stay_with_a_warning() -> None:
     assert leftovers.remove(outs("encoders/a", "encoders/b"), warnings.append) == []
     assert Path("data/encoders/mine/model").read_text() == "precious"
     assert len(warnings) == 1
-    assert warnings[0].startswith("data/encoders/mine: no stage makes it")
+    assert warnings[0].startswith("data/encoders/mine: no stage produced it")
 
 
 def test_an_out_inside_a_folder_of_outs_keeps_the_folder() -> None:
