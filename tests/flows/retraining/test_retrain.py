@@ -374,7 +374,7 @@ def test_what_is_done_without_a_test(
     out = capsys.readouterr().out.splitlines()
     label = f"champion/{len(records)}"
     told = f"{label} is seen before training"
-    assert out[:3] == [told, "pipeline prepare", f"{label} may lose 0.3"], "nothing else before the data are known to be whole"
+    assert out[:3] == ["pipeline prepare", f"{label} may lose 0.3", told], "nothing else before the data are known to be whole"
     assert out[3].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
     assert out[4] == "pipeline"
     assert outcome.result == result
