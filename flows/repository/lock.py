@@ -185,8 +185,8 @@ def worktrees(folder: Path | None = None, *, all_known: bool = False) -> list[Pa
     """The project's folder in every working tree of the repository that still exists, the main one first, and `folder`'s own always.
 
     Where git's folder is not in the main tree, git lists that folder in its place: in a submodule, and after `git init
-    --separate-git-dir`. From other trees of the latter, the main one is unknown. With `all_known`, that is a UserError, as is a tree that git
-    lists but that is missing, on a drive that is not mounted for instance. Trees that killed commands had in .retemper may be missing.
+    --separate-git-dir`. From other trees of the latter, the main one is unknown. With `all_known`, that is a UserError, as is a tree that
+    git lists but that is missing, on a drive that is not mounted for instance. Trees that killed commands had in .retemper may be missing.
     """
     words = ("--path-format=absolute", "--show-toplevel", "--git-dir", "--git-common-dir", "--show-prefix")
     top, own, common, prefix = git("rev-parse", *words, folder=folder).split("\n")
@@ -198,8 +198,8 @@ def worktrees(folder: Path | None = None, *, all_known: bool = False) -> list[Pa
             raise UserError(f"{top}: git does not know the main working tree of {common}; run this there")
     if all_known and (missing := [tree for tree in others if not (tree / ".git").exists() and ".retemper" not in tree.parts]):
         raise UserError(
-            f"{missing[0]}: git lists this working tree, but it is missing, so what it needs is unknown; mount its drive, or run git worktree "
-            "prune if it is gone"
+            f"{missing[0]}: git lists this working tree, but it is missing, so what it needs is unknown; mount its drive, or run git "
+            "worktree prune if it is gone"
         )
     trees = dict.fromkeys((tree / prefix).resolve() for tree in (main, *others, Path(top)))
     return [tree for tree in trees if (tree / ".dvc").is_dir()]
