@@ -89,7 +89,7 @@ def test_records_of_makings(tmp_path: Path, count: int) -> None:
     fs = Counted()
     local = Place(LocalFileSystem(), str(tmp_path / makings.FOLDER))
     for number in range(count):
-        local.write(f"{digest(number)[:2]}/{digest(number)}.json", b"{}")
+        local.write(f"{digest(number)[:2]}/{digest(number)}.json", b'{"at": 1}')
     assert makings.send(tmp_path, fs, "/remote") == count
     fs.asked.clear()
     digests = [digest(0), digest(3), digest(-1)]
@@ -98,7 +98,7 @@ def test_records_of_makings(tmp_path: Path, count: int) -> None:
     fs.asked.clear()
     assert makings.fetch(tmp_path / "fresh", fs, "/remote", digests=digests) == 2, "one has no record"
     assert fs.asked == {"cat_file": 3}, "however many the remote has"
-    assert makings.read(tmp_path / "fresh", digests) == {digest(0): {}, digest(3): {}}
+    assert makings.read(tmp_path / "fresh", digests) == {digest(0): {"at": 1}, digest(3): {"at": 1}}
 
 
 def test_a_place_that_is_missing_or_half_written(tmp_path: Path) -> None:
