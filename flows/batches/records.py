@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.errors import UserError
+from tasks.core.files import open_unpacked
 from tasks.core.plurals import counted
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import plain_or_gz, split_qrels
 from tasks.core.sources.delimiters import BLANK, declares_delimiter, delimiter_of, is_tabbed
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
-from tasks.core.sources.packed import open_unpacked
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, column_order_error, weight_of
 
 NAMES = ("corpus", "queries")

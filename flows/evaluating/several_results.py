@@ -90,7 +90,8 @@ def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str
     means = {label: read_json(project / METRICS / f"{system}.json") for label, system in done.items()}
     values: dict[str, dict[str, dict[str, float]]] = {}
     for label, system in done.items():
-        tables = {split: pq.read_table(project / VALUES / system / f"{split}.parquet", columns=["query", metric]) for split in means[label]}
+        splits = [split for split in SPLITS if split in means[label]]
+        tables = {split: pq.read_table(project / VALUES / system / f"{split}.parquet", columns=["query", metric]) for split in splits}
         values[label] = {
             split: dict(zip(*(table[column].to_pylist() for column in ("query", metric)), strict=True)) for split, table in tables.items()
         }

@@ -16,6 +16,7 @@ from tasks.core.charts.curves import read_tsv
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import file_digest, read_json
 from tasks.core.params.sections import FROZEN, read_parameters
+from tasks.core.stage.frozen import ORDER
 
 LOCK, SOURCE, TABLE = Path("dvc.lock"), Path("data/source.json"), Path("data/report/table.txt")
 CURVES = (Path("data/curves"), Path("data/pretrain_curves"))
@@ -70,7 +71,7 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
         key=hashlib.sha256(f"{commit} {lock}".encode()).hexdigest()[:16],
         name=f"{'retraining' if outcome else 'run'} {commit[:10]}",
         at=LOCK.stat().st_mtime,
-        params=dict(flatten(read_parameters(FROZEN) if FROZEN.exists() else {})),
+        params={name: value for name, value in flatten(read_parameters(FROZEN) if FROZEN.exists() else {}) if name != ORDER},
         metrics={
             f"{split}/{system}/{measure}": float(value)
             for system, splits in figures.items()

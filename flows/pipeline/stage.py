@@ -20,13 +20,12 @@ from flows.storage.remote import WARNING
 from flows.team.sync import LOST, REMOTE
 from tasks.core.errors import USER_ERROR, DiskError, Problem, parse_disk_fault, printable
 from tasks.core.files import partial_path
-from tasks.core.params.runtime import Runtime, read_runtime
+from tasks.core.params.runtime import MIG, Runtime, read_runtime
 from tasks.core.params.sections import FROZEN, read_yaml
 
 LOGS = Path(".retemper/logs")
 ANSWER_SECONDS = 30
 ATTEMPTS = 3
-MIG = "MIG-"  # begins the name of a slice of a GPU
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
 ENDED = ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'", "Use `dvc push` to send your updates to remote storage.")
 EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from tasks.articles.pages import Page
 from tasks.core.errors import UserError
-from tasks.core.files import read_json
-from tasks.core.sources.packed import open_unpacked
+from tasks.core.files import open_unpacked, read_json
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 
 FIELDS = ("id", "title", "text")

@@ -1,5 +1,6 @@
-"""Files that are complete or absent: written under a temporary name, flushed to disk, renamed. Digests."""
+"""Files that are complete or absent: written under a temporary name, flushed to disk, renamed. Digests. Plain and gzip files."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -8,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 from tasks.core.errors import UserError
 
+GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 Record = TypeVar("Record")
 
 
@@ -106,6 +108,17 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file is compressed with gzip, by its first bytes, not its name. Raises OSError if it cannot be read."""
+    with path.open("rb") as handle:
+        return handle.read(len(GZIP)) == GZIP
+
+
+def open_unpacked(path: Path) -> BinaryIO:
+    """A file's bytes, uncompressed. Reading a corrupt gzip file raises EOFError, zlib.error, or gzip.BadGzipFile."""
+    return cast(BinaryIO, gzip.open(path, "rb")) if is_gzip(path) else path.open("rb")
 
 
 def file_stamp(path: Path) -> list[int]:

@@ -5,12 +5,12 @@ Dev queries of a click log are measured apart, as split CLICKS of tasks.core.sta
 
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
-from tasks.core.metrics.measures import means, needs_texts, parse, value_schema, value_tables
+from tasks.core.metrics.measures import means, parse, value_schema, value_tables
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.params.sections import load
 from tasks.core.plurals import counted
 from tasks.core.stage.entry import parser, stage
-from tasks.core.statistics.judged import CLICKS, parts
+from tasks.core.statistics.judged import parts
 from tasks.core.tables.parquet import write_table
 from tasks.evaluate.params import Evaluate
 from tasks.evaluate.split import evaluate_split
@@ -34,11 +34,10 @@ def main() -> None:
                 print(f"{args.name}: {split} has no judged queries, skipped")
                 continue
             measures = parse(params.measures, params.relevance[split])
+            measured = evaluate_split(args.runs / f"{split}.trec", qrels, measures, corpus=args.corpus, split=split)
             for part, queries in parts(split, qrels).items():
-                if part == CLICKS:  # logged queries have no answers
-                    measures = {name: measure for name, measure in measures.items() if name not in needs_texts(measures)}
-                judgments, names = {query: qrels[query] for query in queries}, list(measures)
-                values = evaluate_split(args.runs / f"{split}.trec", judgments, measures, corpus=args.corpus, split=split)
+                values = {query: measured[query] for query in queries}
+                names = [name for name in measures if name in values[queries[0]]]
                 write_table(folder / f"{part}.parquet", value_schema(names), value_tables(names, values))
                 metrics[part] = means(names, values)
                 if empty := sum(max(qrels[query].values()) < params.relevance[split] for query in queries):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.core.metrics.measures import Measure, Qrels, Values, needs_texts, per_query
+from tasks.core.statistics.judged import parts
 from tasks.evaluate.answers import first_hits, read_answers
 from tasks.evaluate.runs import read_rankings
 
@@ -11,7 +12,8 @@ from tasks.evaluate.runs import read_rankings
 def evaluate_split(run: Path, qrels: Qrels, measures: Mapping[str, Measure], *, corpus: Path, split: str) -> dict[str, Values]:
     """Measure one of our own runs: by judged query, the value of each measure.
 
-    The run is read once, a block of queries at a time. Coverage reads it once more, with the texts of `corpus`.
+    The run is read once, a block of queries at a time. Coverage reads it once more, with the texts of `corpus`; queries of a click log,
+    which have no answers, have no value of it.
     """
     ranked = {name: measure for name, measure in measures.items() if name not in needs_texts(measures)}
     measured: dict[str, Values] = {}
@@ -19,8 +21,9 @@ def evaluate_split(run: Path, qrels: Qrels, measures: Mapping[str, Measure], *, 
         measured |= per_query(ranked, {query: qrels[query] for query in block if query in qrels}, block)
     measured |= per_query(ranked, {query: grades for query, grades in qrels.items() if query not in measured}, {})
     if cutoffs := {name: measures[name].cutoff for name in needs_texts(measures)}:
-        answers = read_answers(corpus / "queries" / f"{split}.parquet", qrels)
+        answered = {*parts(split, qrels)[split]}
+        answers = read_answers(corpus / "queries" / f"{split}.parquet", answered)
         hits = first_hits(run, corpus / "documents.parquet", answers, max(cutoffs.values()))
-        for query, row in measured.items():
-            row |= {name: float(hits.get(query, cutoff + 1) <= cutoff) for name, cutoff in cutoffs.items()}
+        for query in answered:
+            measured[query] |= {name: float(hits.get(query, cutoff + 1) <= cutoff) for name, cutoff in cutoffs.items()}
     return measured

@@ -54,7 +54,8 @@ def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str
 def _load(name: str, metrics: Path, values: Path, metric: str, sections: Mapping[str, Any]) -> System:
     means: dict[str, dict[str, float]] = read_json(metrics / f"{name}.json")
     tables: dict[str, pa.Table] = {}
-    for split, measured in means.items():
+    for split in [split for split in SPLITS if split in means]:
+        measured = means[split]
         if metric not in measured:
             raise UserError(f"params.yaml: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measured)}")
         schema = pa.schema([("query", pa.string()), *((measure, pa.float64()) for measure in measured)])

@@ -1,6 +1,7 @@
 """Files are complete or absent, whatever goes wrong while they are written."""
 
 import errno
+import gzip
 import hashlib
 import os
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from tasks.core.files import (
     file_digest,
     folder_digest,
     from_record,
+    is_gzip,
     new_file,
     new_folder,
+    open_unpacked,
     read_json,
     read_mapping,
     write_json,
@@ -182,3 +185,14 @@ def test_a_user_error_is_one_line_and_status_2(error: Exception, line: str, caps
 def test_our_own_errors_are_not_hidden() -> None:
     with pytest.raises(FileNotFoundError), one_line_errors():
         raise FileNotFoundError(errno.ENOENT, "No such file", "x")
+
+
+@pytest.mark.parametrize("name", ["lines.jsonl", "lines.jsonl.gz"])
+@pytest.mark.parametrize("content", [b"", b"\x1f", b"one\ntwo\n"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_first_bytes_decide(packed: bool, content: bytes, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if packed else content)
+    assert is_gzip(path) == packed
+    with open_unpacked(path) as handle:
+        assert handle.read() == content

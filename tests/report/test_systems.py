@@ -1,10 +1,13 @@
 """Systems in table order, what is said of them, and the one that the best is compared with."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 
-from tasks.report.systems import System, depth_note, opponents, order_names, ranks, recipe, shared_settings_text
+from tasks.core.files import read_json, write_json
+from tasks.report.systems import System, depth_note, load_systems, opponents, order_names, ranks, recipe, shared_settings_text
+from tests.report.project import make_system
 
 
 def system(name: str, values: list[float]) -> System:
@@ -28,6 +31,15 @@ def test_a_baseline_that_is_best_is_compared_with_the_next_different_system() ->
     assert rival_of(bm25, copy, worse) == "star"
     assert rival_of(bm25, copy) == "hybrid"
     assert rival_of(bm25) is None
+
+
+def test_clicks_need_not_have_the_metric(tmp_path: Path) -> None:
+    """Coverage is not measured on queries of a click log, which have no answers."""
+    make_system(tmp_path, "bm25", 0.5, ("dev",))
+    means = read_json(tmp_path / "metrics/bm25.json")
+    write_json(tmp_path / "metrics/bm25.json", means | {"clicks": {"RR@10": 0.5}})
+    (bm25,) = load_systems(tmp_path / "metrics", tmp_path / "values", "AP", {})
+    assert bm25.values.keys() == bm25.queries.keys() == {"dev"}
 
 
 def test_a_recipe_names_the_pretraining_under_it() -> None:

@@ -8,6 +8,7 @@ from pydantic import Field
 from tasks.core.params.sections import Params, read_yaml, validate
 
 RUNTIME_FILE = Path("runtime.yaml")
+MIG = "MIG-"  # begins the name of a slice of a GPU
 
 
 class Runtime(Params):

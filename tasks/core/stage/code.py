@@ -43,18 +43,8 @@ Text = Literal["all", "values", "none"]
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
 FORM = "2"  # of digests: with form 1, a sweep with --jobs left outs of other parameters in run caches, which must not be found
-NOT_READ = (
-    ".py",
-    ".pyc",
-    "~",
-    "#",
-    ".save",
-    ",cover",
-    "nohup.out",
-    ".orig",
-    ".rej",
-    ".bak",
-)  # counted as modules, or left behind by editors, patches, and merges
+# Counted as modules, or left behind by editors, patches, and merges.
+NOT_READ = (".py", ".pyc", "~", "#", ".save", ",cover", "nohup.out", ".orig", ".rej", ".bak")
 MEMORY = Path(".retemper/modules.json")  # results of reading modules, keyed by their bytes: parsing all of them takes a second
 
 

@@ -14,9 +14,9 @@ import torch
 from tasks.core.files import write_json
 from tasks.core.machine.devices import Precision, choose_device
 from tasks.core.machine.processes import available_cores
-from tasks.core.params.runtime import RUNTIME_FILE, Runtime
+from tasks.core.params.runtime import MIG, RUNTIME_FILE, Runtime
 from tasks.core.stage.entry import RECORD
-from tasks.core.workers.each import MIG, Machine, gpus_of, local_count, machine, threads_each
+from tasks.core.workers.each import Machine, gpus_of, local_count, machine, threads_each
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang

@@ -20,10 +20,9 @@ import torch
 from tasks.core.errors import Invalid
 from tasks.core.machine.devices import Precision, choose_device, compute_dtype, gpu_kinds, hardware
 from tasks.core.machine.processes import available_cores
-from tasks.core.params.runtime import RUNTIME_FILE, Runtime
+from tasks.core.params.runtime import MIG, RUNTIME_FILE, Runtime
 from tasks.core.stage.scratch import ROOT
 
-MIG = "MIG-"  # begins the name of a slice of a GPU
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tasks.core.errors import UserError
-from tasks.core.files import new_file
+from tasks.core.files import is_gzip, new_file, open_unpacked
 from tasks.core.sources.delimiters import declares_delimiter, delimiter_of
 from tasks.core.sources.forgotten import mark
 from tasks.core.sources.json_lines import parse_line
-from tasks.core.sources.packed import is_gzip, open_unpacked
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.errors import UserError
+from tasks.core.files import open_unpacked
 from tasks.core.sources.grades import EXPECTED, is_grade
 from tasks.core.sources.json_lines import Repeated, parse_line
-from tasks.core.sources.packed import open_unpacked
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of
 from tasks.prepare.source import At
 

@@ -1,12 +1,17 @@
 """The table of several models and data sets, against means by hand and tests by SciPy."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 from flows.evaluating import several_results
+from flows.evaluating.evaluate import Shown
 from flows.evaluating.several_results import Results, Table
 from tasks.core.errors import Problem
 from tasks.core.statistics import tested
@@ -134,3 +139,18 @@ def test_a_model_that_failed_leaves_a_gap_and_the_mean_is_over_what_all_have() -
     assert "mean: unweighted, over test of 2 data sets; without fiqa, arguana, where a model failed" in output
     row = next(line.split() for line in output.splitlines() if line.startswith("fiqa"))
     assert [cell.rstrip("*+") for cell in row[3:]] == [f"{values(2)[model].mean():.4f}" for model in ("init", "bm25")]
+
+
+def test_queries_of_a_click_log_are_no_split_of_a_table(tmp_path: Path) -> None:
+    """They may lack the metric: Coverage asks for answers."""
+    for path, content in (
+        ("data/metrics/bm25.json", {"dev": {"AP": 0.5, "Coverage@5": 1.0}, "clicks": {"AP": 0.5}}),
+        ("data/source.json", {"dataset": {"digest": "r"}}),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(json.dumps(content))
+    (tmp_path / "data/values/bm25").mkdir(parents=True)
+    for split, names in (("dev", ("AP", "Coverage@5")), ("clicks", ("AP",))):
+        pq.write_table(pa.table({"query": ["q"], **{name: [1.0] for name in names}}), tmp_path / f"data/values/bm25/{split}.parquet")
+    found = several_results.read(tmp_path, {"bm25": "bm25"}, Shown(False, False, {}), metric="Coverage@5")
+    assert (found.values, found.splits) == ({"bm25": {"dev": {"q": 1.0}}}, ["dev"])

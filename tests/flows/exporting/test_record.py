@@ -27,7 +27,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     write("dvc.yaml", "stages: {}\n")
     write("params.yaml", "{}")
     write(
-        "data/params.json", {"seed": 7, "rounds": {"star": {"lr": 1e-05, "negatives": "bm25"}, "init": {}}, "extra": None, "sizes": [1, 2]}
+        "data/params.json",
+        {"order": "0a", "seed": 7, "rounds": {"star": {"lr": 1e-05, "negatives": "bm25"}, "init": {}}, "extra": None, "sizes": [1, 2]},
     )
     write("data/metrics/star.json", {"dev": {"nDCG@10": 0.5, "note": "words"}, "test": {"nDCG@10": 0.25}})
     write("data/metrics/bm25.json", {"dev": {"nDCG@10": 0.4}})
