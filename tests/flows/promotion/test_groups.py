@@ -7,7 +7,9 @@ import pytest
 from scipy import stats
 
 from flows.promotion import betting
-from flows.promotion.groups import Draws, chance_of_none, draws, lower_bound, unseen_bound
+from flows.promotion.groups import Draws, chance_of_none, draws, lower_bound, t_bound, unseen_bound
+from flows.promotion.vetoes import loss_p_value
+from tasks.core.statistics.clusters import mean_over_groups
 
 
 def single_draws(*values: float) -> Draws:
@@ -50,6 +52,29 @@ def test_groups_worked_out_by_hand() -> None:
     assert Draws(np.zeros(100), np.minimum(np.arange(100), 94)).most == 1, "five of a hundred queries are as many as may be lost"
     assert single_draws(0.5, 0.1).note == ""
     assert (single_draws(0.5, 0.1).sums == [0.5, 0.1]).all()
+
+
+def test_the_bound_over_groups_of_many_sizes() -> None:
+    """Half of the queries in one group count as two draws, or a few more: t with three degrees of freedom, not with fifty."""
+    draw = np.random.default_rng(1)
+    uneven = Draws(draw.uniform(-0.9, 0.9, 100), np.append(np.zeros(50, int), np.arange(1, 51)))
+    estimate = mean_over_groups(uneven.differences, uneven.numbers)
+    assert estimate.effective == pytest.approx(100**2 / (50**2 + 50)) and uneven.groups == 51
+    expected = estimate.mean - stats.t.ppf(0.95, estimate.effective - 1) * estimate.error
+    assert t_bound(uneven, 0.05) == pytest.approx(expected)
+    assert lower_bound(uneven, 0.05) < expected, "what so few draws leave unseen counts more"
+    assert lower_bound(Draws(uneven.differences * 5, uneven.numbers), 0.05) == pytest.approx(5 * expected), "beyond 1, t alone"
+
+
+def test_one_group_with_nearly_all_queries_leaves_bets_alone() -> None:
+    draw = np.random.default_rng(2)
+    numbers = np.append(np.zeros(90, int), np.arange(1, 11))
+    nearly_one = Draws(draw.uniform(0.1, 0.9, 100), numbers)
+    assert not nearly_one.is_constant and nearly_one.spread == 0.0
+    bet = betting.lower_bound(nearly_one.sums, 0.05, nearly_one.sizes, bets=betting.BOLD)
+    assert lower_bound(nearly_one, 0.05) == bet < 0
+    assert loss_p_value(Draws(-nearly_one.differences, numbers), 0.01) == 1.0, "no t-test, so no veto"
+    assert lower_bound(Draws(nearly_one.differences * 5, numbers), 0.05) == -1.0, "a measure beyond 1"
 
 
 def test_what_equal_differences_leave_unseen() -> None:

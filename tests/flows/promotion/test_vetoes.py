@@ -10,6 +10,7 @@ from flows.promotion import betting
 from flows.promotion.groups import Draws
 from flows.promotion.records import Promotion, Veto
 from flows.promotion.vetoes import find_vetoes, loss_p_value, slices_of, surely_loses
+from tasks.core.statistics.clusters import mean_over_groups
 from tasks.core.statistics.confirmation import shuffled
 
 RULE = Promotion()
@@ -20,6 +21,13 @@ def reference_rejections(chances: list[float], rate: float) -> set[int]:
     order = sorted(range(len(chances)), key=lambda place: chances[place])
     last = max((rank for rank, place in enumerate(order, 1) if chances[place] <= rank * rate / len(chances)), default=0)
     return set(order[:last])
+
+
+def test_groups_of_many_sizes_are_tested_with_their_effective_number() -> None:
+    sample = Draws(np.random.default_rng(1).uniform(-0.9, 0.5, 100), np.append(np.zeros(50, int), np.arange(1, 51)))
+    estimate = mean_over_groups(sample.differences, sample.numbers)
+    expected = stats.t.cdf((estimate.mean + 0.01) / estimate.error, 100**2 / (50**2 + 50) - 1)
+    assert loss_p_value(sample, 0.01) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(15))
