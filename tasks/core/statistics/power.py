@@ -89,7 +89,9 @@ def queries_needed(d: float, alpha: float, wanted: float = WANTED) -> int | None
 def d_interval(d: float, queries: float, alpha: float) -> tuple[float, float]:
     """The 1 - alpha interval of `d`: its ends are the effects for which a t at least as low, or as high, has probability alpha / 2."""
     t, freedom = d * math.sqrt(queries), queries - 1
-    reach = 8 + 8 * abs(t) / math.sqrt(2 * freedom) if freedom > 1 else 8 + 20 * abs(t)
+    reach = 8 + 8 * abs(t) / math.sqrt(2 * freedom)
+    while noncentral_t(t, freedom, t - reach) < 1 - alpha / 2 or noncentral_t(t, freedom, t + reach) > alpha / 2:
+        reach *= 2
     low, high = (
         float(optimize.brentq(lambda shift, share=share: noncentral_t(t, freedom, shift) - share, t - reach, t + reach))
         for share in (1 - alpha / 2, alpha / 2)
@@ -108,14 +110,18 @@ def noncentral_t(t: float, freedom: float, shift: float) -> float:
 def _upper(t: float, freedom: float, shift: float) -> float:
     """P(T > t) for t >= 0."""
     if t <= math.sqrt(2 * freedom):
-        low, high = (float(stats.chi.ppf(1e-15, freedom)), float(stats.chi.isf(1e-15, freedom)))
-        points = low + (NODES + 1) / 2 * (high - low)
-        values = stats.norm.sf(t * points / math.sqrt(freedom) - shift) * stats.chi.pdf(points, freedom)
-        return float(WEIGHTS @ values) * (high - low) / 2
-    low, high = max(-REACH, min(-shift, REACH)), REACH  # below -shift, T is negative
-    points = low + (NODES + 1) / 2 * (high - low)
-    values = stats.chi.cdf((points + shift) * math.sqrt(freedom) / t, freedom) * stats.norm.pdf(points)
-    return float(WEIGHTS @ values) * (high - low) / 2
+        low, high = float(stats.chi.ppf(1e-15, freedom)), float(stats.chi.isf(1e-15, freedom))
+        return _integral(lambda s: stats.norm.sf(t * s / math.sqrt(freedom) - shift) * stats.chi.pdf(s, freedom), low, high, freedom)
+    low = max(-REACH, min(-shift, REACH))  # below -shift, T is negative
+    return _integral(lambda z: stats.chi.cdf((z + shift) * math.sqrt(freedom) / t, freedom) * stats.norm.pdf(z), low, REACH, freedom)
+
+
+def _integral(values: Callable[[Floats], Floats], low: float, high: float, freedom: float) -> float:
+    """The integral of `values` from `low` to `high`. It may rise like a power of `freedom` at `low`: few degrees need more nodes there."""
+    exponent = max(1.0, 3 / freedom)
+    nodes = (NODES + 1) / 2
+    weights = WEIGHTS / 2 * exponent * nodes ** (exponent - 1)
+    return float(weights @ values(low + nodes**exponent * (high - low))) * (high - low)
 
 
 def _root(rising: Callable[[float], float]) -> float:

@@ -44,14 +44,29 @@ def test_power_is_how_often_drawn_samples_are_significant() -> None:
     assert power(-0.3, 50, 0.05) == pytest.approx(power(0.3, 50, 0.05))
 
 
-@pytest.mark.parametrize(("d", "queries"), [(0.2, 60), (-1.1, 12), (0.0, 9), (8.0, 200), (100.0, 3), (5.0, 2), (-40.0, 2), (0.01, 100_000)])
-def test_the_interval_of_d_leaves_its_share_on_either_side(d: float, queries: int) -> None:
-    low, high = d_interval(d, queries, 0.05)
+FEWEST = 1 / (0.8**2 + 0.2**2)  # effective queries of two groups, of which one has as many queries as a test allows
+
+
+@pytest.mark.parametrize(
+    ("d", "queries"),
+    [(0.2, 60), (-1.1, 12), (0.0, 9), (8.0, 200), (100.0, 3), (5.0, 2), (-40.0, 2), (0.01, 100_000), (0.2, FEWEST), (-3.0, FEWEST)],
+)
+@pytest.mark.parametrize("alpha", [0.05, 0.002, 1e-6])
+def test_the_interval_of_d_leaves_its_share_on_either_side(d: float, queries: float, alpha: float) -> None:
+    low, high = d_interval(d, queries, alpha)
     root = math.sqrt(queries)
     assert low < d < high
-    assert noncentral_t(d * root, queries - 1, low * root) == pytest.approx(0.975, abs=1e-6)
-    assert noncentral_t(d * root, queries - 1, high * root) == pytest.approx(0.025, abs=1e-6)
-    assert d_interval(-d, queries, 0.05) == pytest.approx((-high, -low), abs=1e-9)
+    assert noncentral_t(d * root, queries - 1, low * root) == pytest.approx(1 - alpha / 2, abs=1e-9)
+    assert noncentral_t(d * root, queries - 1, high * root) == pytest.approx(alpha / 2, abs=1e-9)
+    assert d_interval(-d, queries, alpha) == pytest.approx((-high, -low), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("freedom", [FEWEST - 1, 1.0, 1.5, 8.0])
+def test_noncentral_t_with_few_degrees_of_freedom_is_how_often_draws_are_below(freedom: float) -> None:
+    rng = np.random.default_rng(3)
+    normal, spread = rng.normal(size=200_000), np.sqrt(rng.chisquare(freedom, 200_000) / freedom)
+    for t, shift in [(0.3, 1.0), (2.0, 1.0), (-1.0, 0.5), (30.0, 4.0)]:
+        assert noncentral_t(t, freedom, shift) == pytest.approx(float((normal + shift <= t * spread).mean()), abs=0.005)
 
 
 def test_the_interval_of_d_covers_the_true_effect() -> None:
