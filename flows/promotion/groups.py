@@ -69,9 +69,11 @@ class Draws:
 
     @property
     def note(self) -> str:
-        """The number of groups and the design effect, in words; empty if each query is a group of its own."""
+        """The number of groups and the design effect, or the size of a group that is too large to test, in words; else empty."""
         if self.groups == self.queries:
             return ""
+        if not self.estimate.testable and self.groups > 1:
+            return f", of which {np.bincount(self.numbers).max():,} share relevant documents"
         effect = design_effect(self.differences, self.numbers)
         return f" in {counted(self.groups, 'groups')} that share relevant documents, design effect {effect:.1f}"
 
@@ -107,8 +109,10 @@ def lower_bound(sample: Draws, alpha: float) -> float:
 
 
 def t_bound(sample: Draws, alpha: float) -> float:
-    """The t-test's bound alone; the mean without a spread."""
+    """The t-test's bound alone: the mean without a spread, -inf if one group has nearly all queries."""
     estimate = sample.estimate
+    if not (estimate.testable or sample.is_constant):
+        return -math.inf
     return estimate.mean - float(stats.t.ppf(1 - alpha, estimate.effective - 1)) * estimate.error if estimate.error else estimate.mean
 
 

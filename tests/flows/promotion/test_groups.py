@@ -75,6 +75,7 @@ def test_one_group_with_nearly_all_queries_leaves_bets_alone() -> None:
     assert lower_bound(nearly_one, 0.05) == bet < 0
     assert loss_p_value(Draws(-nearly_one.differences, numbers), 0.01) == 1.0, "no t-test, so no veto"
     assert lower_bound(Draws(nearly_one.differences * 5, numbers), 0.05) == -1.0, "a measure beyond 1"
+    assert nearly_one.note == ", of which 90 share relevant documents", "a design effect cannot be estimated"
 
 
 def test_what_equal_differences_leave_unseen() -> None:

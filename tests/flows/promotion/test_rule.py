@@ -57,6 +57,15 @@ def test_models_too_alike_to_tell() -> None:
     assert unsure.reason.endswith(" is not > 0 (better)"), "the t-test does not take it for shown either"
 
 
+def test_where_one_group_has_nearly_all_queries_more_of_them_are_not_asked_for() -> None:
+    new = dict(zip(scores(*[0.0] * 100), np.random.default_rng(2).uniform(0.1, 0.9, 100).tolist(), strict=True))
+    verdict = judge(new, scores(*[0.0] * 100), groups={f"q{number}": "large" for number in range(90)}, rule="better")
+    assert not verdict.promoted
+    assert verdict.reason.endswith(
+        f"on dev (100 queries, of which 90 share relevant documents), lower bound {verdict.bound:+.4f} is not > 0 (better)"
+    )
+
+
 def test_queries_that_share_a_document_count_as_one_draw() -> None:
     """400 documents of 5 queries each, which gain or lose together."""
     gains = np.random.default_rng(1).normal(0, 0.35, 400)
