@@ -89,6 +89,17 @@ def test_a_judged_query_without_answers_is_refused(tmp_path: Path) -> None:
         evaluate_split(tmp_path / "test.trec", {"p": {"d": 1}}, parse(["Coverage@5"], 1), corpus=tmp_path, split="test")
 
 
+def test_click_queries_alone_are_measured_without_coverage(tmp_path: Path) -> None:
+    corpus(tmp_path, {"d": "text"}, {"q": ["text"]})
+    (tmp_path / "queries" / "dev.parquet").write_bytes((tmp_path / "queries" / "test.parquet").read_bytes())
+    (tmp_path / "dev.trec").write_text("click-1 Q0 d 1 1.0 x\n")
+    qrels = {"click-1": {"d": 1}}
+    measured = evaluate_split(tmp_path / "dev.trec", qrels, parse(["Coverage@5", "AP"], 1), corpus=tmp_path, split="dev")
+    assert measured == {"click-1": {"AP": 1.0}}
+    with pytest.raises(UserError, match="dev: all judged queries come from clicks, which have no answers"):
+        evaluate_split(tmp_path / "dev.trec", qrels, parse(["Coverage@5"], 1), corpus=tmp_path, split="dev")
+
+
 def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None:
     for lines, message in (
         (["q Q0 d 1 2 x", "q Q0 e 2 1 x", "q Q0 d 3 0 x"], "found document d twice for query q"),

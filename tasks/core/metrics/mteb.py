@@ -13,7 +13,8 @@ NAMED = re.compile(r"(nDCG|AP|R|P|RR)@(\d+)")
 
 
 def task_result(dataset: str, revision: str, metrics: Mapping[str, Mapping[str, float]], relevance: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON object of one model on `dataset` (a SPEC), from {split: {measure: mean}}; splits without MAIN are omitted.
+    """The JSON object of one model on `dataset` (a SPEC), from {split: {measure: mean}}; splits without MAIN, or without a
+    `relevance`, as queries of a click log, are omitted.
 
     MTEB counts every grade above 0 as relevant, so binary measures are omitted where `relevance` of the split is higher. The language is
     not known here; `mteb_version` and `evaluation_time` are null, because MTEB did not run.
@@ -23,9 +24,9 @@ def task_result(dataset: str, revision: str, metrics: Mapping[str, Mapping[str, 
         "task_name": task_name(dataset),
         "mteb_version": None,
         "scores": {
-            split: [_scores(means, relevance.get(split, 1)) | {"main_score": means[MAIN], "hf_subset": "default", "languages": [LANGUAGE]}]
+            split: [_scores(means, relevance[split]) | {"main_score": means[MAIN], "hf_subset": "default", "languages": [LANGUAGE]}]
             for split, means in metrics.items()
-            if MAIN in means
+            if MAIN in means and split in relevance
         },
         "evaluation_time": None,
         "kg_co2_emissions": None,

@@ -38,6 +38,10 @@ def test_measures_with_another_relevant_grade_are_not_mtebs() -> None:
     assert sorted(scores) == ["hf_subset", "languages", "main_score", "ndcg_at_10"]
 
 
+def test_queries_of_a_click_log_are_no_split_of_a_task() -> None:
+    assert task_result("demo", "", {"dev": MEANS, "clicks": MEANS}, {"dev": 1, "test": 1})["scores"].keys() == {"dev"}
+
+
 @pytest.mark.parametrize(
     ("dataset", "name"),
     [
