@@ -29,8 +29,8 @@ def recorded_folder(source: str, key: str) -> Path:
     if changed:
         files = f"{', '.join(changed[:3])}{', ...' if changed[3:] else ''}"
         raise UserError(
-            f"encoder {source}: has changed: found other files ({files}), expected those of {RECORDED}; run again to use these, or share a "
-            "cache or remote that has this stage's outs"
+            f"encoder {source}: has changed: found other files ({files}), expected those of {RECORDED}; run again to use these; "
+            "a reproduction needs the former ones, or a cache or remote that has this stage's outs"
         )
     return folder
 
