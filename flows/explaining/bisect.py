@@ -50,8 +50,8 @@ class Tried:
 class Culprit:
     """What a search found: the bad `batch` (counted from 1), None if all batches together do no harm.
 
-    `drop`: the difference that all of them make, negative if worse; `error`: its standard error; both in units of the measure. Errors are
-    over groups of queries; what a seed adds to all queries alike is not measured (flows.explaining.search).
+    `drop`: the difference that all of them make, negative if worse; `error`: a Z-th of what may be chance in it; both in units of the
+    measure. Errors are over groups of queries; what a seed adds to all queries alike is not measured (flows.explaining.search).
     """
 
     batch: int | None
@@ -225,7 +225,7 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
 def text(result: Culprit, span: Range, *, what: str, trained: int) -> str:
     """The report: the retrainings tried, and the bad batch."""
     ends = f"first {counted(span.good, 'batches')}" if span.good else "dataset.source alone"
-    noise = f"standard error {result.error:.4f}, {counted(result.queries, 'queries')}"
+    noise = f"up to {Z * result.error:.4f} may be chance, {counted(result.queries, 'queries')}"
     lines = [f"{what}: {result.drop:+.4f} with the first {counted(span.bad, 'batches')} against {ends} ({noise})"]
     if result.batch is None:
         return "\n".join([*lines, "no bad batch: the difference is not a loss, or is within the noise"])
@@ -234,12 +234,12 @@ def text(result: Culprit, span: Range, *, what: str, trained: int) -> str:
             str(attempt.batches),
             span.names[attempt.batches - 1],
             f"{attempt.difference:+.4f}",
-            f"{attempt.error:.4f}",
+            f"{Z * attempt.error:.4f}",
             _verdict(attempt, result),
         ]
         for attempt in result.tried
     ]
-    lines.append(text_table(["batches", "last batch", "difference", "error", "looks"], rows))
+    lines.append(text_table(["batches", "last batch", "difference", "noise", "looks"], rows))
     name = span.names[result.batch - 1]
     sure = result.probability >= Search.SURE
     lines.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {result.probability:.2f}; retrainings: {trained})")

@@ -24,7 +24,7 @@ LEAST_NOISE = 0.1  # of the whole drop: least noise of a difference between two 
 
 @dataclass(frozen=True)
 class Seen:
-    """The difference between a prefix of `count` batches and no batch, and its standard error."""
+    """The difference between a prefix of `count` batches and no batch, and its error (`mean_and_error`)."""
 
     count: int
     difference: float

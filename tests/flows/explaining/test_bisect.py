@@ -127,6 +127,9 @@ def test_a_loss_of_several_batches_is_told() -> None:
         "the first 2 batches account for -0.0600 of -0.1200, so more than one batch may be bad: leave b01 out, and search again\n"
         in report(-0.06)
     )
+    lines = report(-0.06).splitlines()
+    assert "(up to 0.0164 may be chance, 80 queries)" in lines[0], "1.645 errors, below which a difference decides nothing"
+    assert lines[1].split() == ["batches", "last", "batch", "difference", "noise", "looks"]
     for within_noise in (-0.11, -0.12, -0.15, -0.016):
         assert "more than one batch" not in report(within_noise)
 
