@@ -54,7 +54,8 @@ def train_round(
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
     steps = before = 0
-    query_order: dict[str, int] = {}
+    state = read_json(args.init_state / "state.json") if args.init_state else {}
+    query_order = {key: value for key, value in state.items() if key != "steps"}
     if params.steps != 0:
         data = read_data(inputs, params, queries, documents, scratch=scratch, key=f"rounds.{name}")
         for line in data.notes:
@@ -63,11 +64,14 @@ def train_round(
         if line := temperature_warning(towers.document.shape, params.temperature):
             print(f"{name}: {line}")
         steps = steps_of(data.training, params)
-        state = read_json(args.init_state / "state.json") if args.init_state else {}
         if line := seen_before(state, data.training, params):
             print(f"{name}: {line}")
-        if data.held_out is not None and (line := trained_before(state, data.held_out, params)):
-            print(f"{name}: {line}")
+        held_out = {}
+        if data.held_out is not None:
+            if line := trained_before(state, data.held_out, params):
+                print(f"{name}: {line}")
+            else:
+                held_out = {"held_out": data.held_out.digest}
         if params.optimizer_from != "fresh":
             tensors, behind = read_state(args.init_state)
             load_state(tensors, module, optimizer)
@@ -84,13 +88,13 @@ def train_round(
         training_steps = make_step(towers, queries, documents, data.training, params, compute, before, guide)
         journal = Journal(label, scratch, outs.curves, runtime.checkpoint_seconds)
         steps = fit(module, optimizer, training_steps, schedule, journal, validation=validation, gang=gang)
-        query_order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.training.queries)}
-        if data.held_out is not None:
-            query_order |= {"held_out": len(data.held_out.queries), "split_seed": params.split_seed}
+        if steps:
+            drawn = (before + steps) * params.batch_queries
+            query_order = {"seed": params.seed, "queries": drawn, "of": len(data.training.queries)} | held_out
     if gang is not None and not gang.is_first:
         return
     save_state(outs.state, before + steps, module, optimizer, **query_order)
-    if params.steps == 0:
+    if steps == 0:  # also if validation kept the first weights: what they know is what the initial model knew
         copy_companions(args.init_state, outs.state)
     if params.adapters:
         merge(towers)

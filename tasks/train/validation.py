@@ -5,6 +5,8 @@ They come from the train split, so dev and test stay unseen until a round is fin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +32,11 @@ class Sample:
     queries: Ints  # [V] query ordinals
     documents: Ints  # [U] document ordinals, distinct, sorted
     positive: Bools  # [V, U]
+
+    @property
+    def digest(self) -> str:
+        """A digest of which queries are held out."""
+        return sha256(np.sort(self.queries).astype("<i8").tobytes()).hexdigest()
 
     def describe(self, training: TrainingSet) -> str:
         """A line with the sizes of the sample, and the share of its positives that are also positives of `training`, the training set."""
@@ -68,18 +75,17 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     return replace(data, queries=training_queries), Sample(held_queries, documents, positive)
 
 
-def trained_before(state: Mapping[str, int], sample: Sample, params: Round) -> str:
+def trained_before(state: Mapping[str, Any], sample: Sample, params: Round) -> str:
     """A warning if the initial model was trained without holding the same queries out; otherwise "".
 
-    `state` is that model's state.json: how many `queries` it was trained on, and if it was validated, how many were `held_out` by which
-    `split_seed`.
+    `state` is that model's state.json: how many `queries` it was trained on, and the digest of those that it and every round before it
+    have `held_out`, if they are the same.
     """
-    held_out = state.get("held_out"), state.get("split_seed")
-    if not state.get("queries") or held_out == (len(sample.queries), params.split_seed):
+    if not state.get("queries") or state.get("held_out") == sample.digest:
         return ""
     return (
-        f"{params.init} was trained without holding these queries out, so the validation at step 0 is too good; set "
-        f"validate_every in rounds.{params.init} too, with the same validation_queries and split_seed"
+        f"{params.init}, or a round before it, was trained without holding these queries out, so the validation at step 0 is too good; "
+        "set validate_every in these rounds too, with the same validation_queries, split_seed, and positives"
     )
 
 

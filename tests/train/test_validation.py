@@ -89,9 +89,12 @@ def test_a_start_that_was_trained_on_held_out_queries_is_reported() -> None:
     sample = hold_out(training_set(), validated)[1]
     trained = {"steps": 4, "seed": 42, "queries": 32, "of": 51}
     assert trained_before({}, sample, validated) == trained_before({"steps": 0}, sample, validated) == "", "not trained"
-    assert trained_before(trained | {"held_out": 7, "split_seed": 0}, sample, validated) == "", "on other queries"
-    for other in ({}, {"held_out": 8, "split_seed": 0}, {"held_out": 7, "split_seed": 1}):
-        assert trained_before(trained | other, sample, validated).startswith("warmup was trained without holding these queries out")
+    assert trained_before(trained | {"held_out": sample.digest}, sample, validated) == "", "on other queries"
+    fewer, others = params(validation_queries=6), params(validation_queries=7, split_seed=1)
+    for other in ({}, *({"held_out": hold_out(training_set(), settings)[1].digest} for settings in (fewer, others))):
+        assert trained_before(trained | other, sample, validated).startswith(
+            "warmup, or a round before it, was trained without holding these queries out"
+        )
 
 
 def test_ndcg_is_that_of_ir_measures() -> None:

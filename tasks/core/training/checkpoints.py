@@ -34,7 +34,7 @@ def state_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
-def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer, **order: int) -> None:
+def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer, **order: int | str) -> None:
     """Write what a later round needs to continue: optimizer.safetensors, and in state.json the number of steps so far and `order`."""
     save_file(state_tensors(module, optimizer), folder / "optimizer.safetensors")
     write_json(folder / "state.json", {"steps": steps, **order})
