@@ -36,7 +36,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     project.commit({"star": (1.0, "c", VALUES), "warmup": (1.0, "c", {"q1": 0.5, "q2": 1.0})}, runs)
     write_rows("data/corpus/documents.parquet", DOCUMENTS, list(DOCS))
     write_rows("data/corpus/qrels/dev.parquet", QRELS, list(GRADES))
-    write_rows("data/corpus/queries/dev.parquet", QUERIES, [("q1", "what \x1b[2J\nis", []), ("q2", "two", []), ("q3", "unjudged", [])])
+    queries = [("q1", "what \x1b[2J\nis", []), ("q2", "two", []), ("q3", "unjudged", []), ("click-1", "of a log", [])]
+    write_rows("data/corpus/queries/dev.parquet", QUERIES, list(queries))
     write_rows("data/corpus/queries/test.parquet", QUERIES, [("t1", "of test", [])])
     write_rows("data/corpus/queries/train.parquet", QUERIES, [("q9", "of train", [])])
     return project
@@ -99,6 +100,8 @@ def test_a_run_file_and_a_system_that_finds_nothing(capsys: pytest.CaptureFixtur
     assert [(hit["id"], hit["score"]) for hit in own["top"]] == [("d01", 1.5), ("d00", 1.5), ("d04", 1.0)], "trec_eval's order"
     show(["star", "own.trec"], "q3", split="dev", measure=None, as_json=False)
     output = capsys.readouterr().out
+    show(["star"], "click-1", split="dev", measure=None, as_json=False)
+    assert "measured apart, with the other clicks" in capsys.readouterr().out
     assert "star\nfinds nothing" in output and "not measured" in output and "no document is judged relevant (grade 1 or more)" in output
 
 
@@ -117,7 +120,7 @@ def test_a_revision_of_another_corpus_is_told(project: Project, capsys: pytest.C
 @pytest.mark.parametrize(
     ("query", "line"),
     [
-        ("q\x1b7", r"compare --query q\x1b7: found no such query among the 3 of dev, expected an id of one of them (q1, q2, q3, ...)"),
+        ("q\x1b7", r"compare --query q\x1b7: found no such query among the 4 of dev, expected an id of one of them (q1, q2, q3, ...)"),
         ("t1", "compare --query t1: found a query of test, expected one of dev; add --split test"),
         ("q9", "compare --query q9: found a query of train, expected one of dev; systems are not measured on it"),
     ],
