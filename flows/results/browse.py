@@ -9,10 +9,10 @@ from typing import Any
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.repository.lock import corpus_of
-from flows.results.fusions import BM25, fusion_parts, fusions, record_of
-from flows.results.generations import current_lock, refuse_unfit
-from flows.results.metrics import INDEXES, best_model, read_metrics
-from flows.results.search import refuse_unindexed, served_index
+from flows.results.fusions import BM25
+from flows.results.generations import current_lock, refuse_truncated, refuse_unfit
+from flows.results.metrics import best_model, deciding_split, read_metrics
+from flows.results.search import options, search_parts
 from tasks.core.errors import UserError
 from tasks.core.params.sections import read_yaml
 
@@ -21,29 +21,19 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
     """Serve the page until it is stopped; return the exit status. Default systems: the best on dev, and BM25."""
     parameters, sections = check_file(), read_yaml(PARAMS)
     metrics = read_metrics()
-    judged = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
 
     def best(names: Mapping[str, Any]) -> str:
-        return best_model(names, parameters.report.metric, sections, split=judged, fused=True)
+        return best_model(names, parameters.report.metric, sections, split=deciding_split(metrics), fused=True)
 
     first = first or best(metrics)
     second = second or (BM25 if first != BM25 else best({name: splits for name, splits in metrics.items() if name != BM25}))
-    lock, fusion_names = current_lock(), fusions(sections)
-    searched: dict[str, None] = {}
-    fused: dict[str, None] = {}
-    for name in (first, second):
-        parts, fused_parts = fusion_parts(name, sections) if name in fusion_names else ([name], [])
-        searched |= dict.fromkeys(parts)
-        fused |= dict.fromkeys(fused_parts)
-        refuse_unfit(lock, name, "dvc.lock")
-    systems = []
-    for name in searched:
-        if name != BM25:
-            refuse_unindexed(name, sections)
-            systems += ["--model", name, f"data/encoders/{name}", str(served_index(name, INDEXES))]
-    systems += [word for name in fused for word in ("--fusion", name, str(record_of(name, sections)))]
     if not Path("data/bm25").exists():
         raise UserError("data/bm25: no BM25 index, whose analysis marks what matches; run retemper run")
+    lock = current_lock()
+    if BM25 in (first, second):
+        refuse_unfit(lock, BM25, "dvc.lock")
+    systems = options(*(search_parts(name, sections) for name in (first, second) if name != BM25))
+    refuse_truncated(lock, [Path("data/bm25")])
     corpus = corpus_of(lock)
     arguments = [
         *systems, "--lexical", "data/bm25", "--depth", str(parameters.retrieve.depth), "--lexical-depth", str(parameters.bm25.run_depth),

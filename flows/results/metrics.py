@@ -41,6 +41,11 @@ def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
     return ["model", "split", *measures], body
 
 
+def deciding_split(metrics: Metrics) -> str:
+    """The split on which the best model is chosen: dev, or test if models were measured on no dev queries."""
+    return "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
+
+
 def best_model(
     metrics: Metrics, measure: str, sections: Mapping[str, Any], *, indexes: Path = INDEXES, split: str = "dev", fused: bool = False
 ) -> str:

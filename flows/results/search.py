@@ -13,7 +13,7 @@ from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.results.fusions import BM25, fusion_parts, fusions, is_served, record_of
 from flows.results.generations import current_lock, refuse_truncated, refuse_unfit
-from flows.results.metrics import INDEXES, best_model, read_metrics
+from flows.results.metrics import INDEXES, best_model, deciding_split, read_metrics
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.params.sections import read_yaml
@@ -53,6 +53,14 @@ def search_parts(model: str, sections: Mapping[str, Any], *, measured: bool = Fa
     return Searched(model, dense, records, BM25 in parts, *depths)
 
 
+def options(*searched: Searched) -> list[str]:
+    """The fusions and the models of all these, each once, as options of the process that searches."""
+    fused = {name: record for each in searched for name, record in each.fusions.items()}
+    dense = {name: places for each in searched for name, places in each.dense.items()}
+    words = [word for name, record in fused.items() for word in ("--fusion", name, str(record))]
+    return words + [word for name, (encoder, index) in dense.items() for word in ("--model", name, str(encoder), str(index))]
+
+
 def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> int:
     """Print the `k` best documents for `text`; return the exit status."""
     if k < 1:
@@ -62,15 +70,12 @@ def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> in
     note, chosen, sections = "", model is None, read_yaml(PARAMS) if PARAMS.exists() else {}
     if model is None:
         metrics = read_metrics()
-        split = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
+        split = deciding_split(metrics)
         note = "" if split == "dev" else " (the best on test: there are no dev queries)"
         model = best_model(metrics, check_file().report.metric, sections, split=split, fused=True)
     parts = search_parts(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
-    systems = [word for name, record in parts.fusions.items() for word in ("--fusion", name, str(record))]
-    if parts.fusions:
-        systems += ["--depth", str(parts.depth), "--lexical-depth", str(parts.lexical_depth)]
-    systems += ["--lexical", "data/bm25"] if parts.lexical else []
-    systems += [word for name, (encoder, index) in parts.dense.items() for word in ("--model", name, str(encoder), str(index))]
+    depths = ["--depth", str(parts.depth), "--lexical-depth", str(parts.lexical_depth)] if parts.fusions else []
+    systems = [*options(parts), *depths, *(["--lexical", "data/bm25"] if parts.lexical else [])]
     print(f"searching with {model}{note}", file=sys.stderr)
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}", *["--json"] * as_json]

@@ -38,6 +38,13 @@ def test_the_best_on_dev_against_bm25(browse_commands: list[list[str]]) -> None:
     assert (parsed.chosen, parsed.metric, parsed.corpus) == (["hybrid", "bm25"], "nDCG@10", Path("data/corpus"))
 
 
+def test_a_model_in_both_systems_is_opened_once(browse_commands: list[list[str]]) -> None:
+    browse.browse("hybrid", "star_adore", split="dev", port=0, batch=Path("judged"))
+    parsed = arguments().parse_args(browse_commands[0][3:])
+    assert parsed.model == [["star_adore", "data/encoders/star_adore", "data/indexes/star"]]
+    assert (parsed.fusion, parsed.chosen) == ([["hybrid", "data/runs/hybrid/fusion.json"]], ["hybrid", "star_adore"])
+
+
 def test_bm25_against_the_best_other_system(browse_commands: list[list[str]]) -> None:
     browse.browse("bm25", None, split="test", port=7, batch=Path("judged"))
     parsed = arguments().parse_args(browse_commands[0][3:])
@@ -71,4 +78,30 @@ def test_without_bm25_nothing_is_marked(browse_commands: list[list[str]]) -> Non
     Path("data/bm25").rmdir()
     with pytest.raises(UserError, match="data/bm25: no BM25 index"):
         browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))
+    assert browse_commands == []
+
+
+@pytest.mark.parametrize(
+    ("out", "systems"),
+    [("data/indexes/star", ("bm25", "hybrid")), ("data/encoders/star_adore", (None, None)), ("data/bm25", ("star", "star"))],
+)
+def test_an_artifact_that_lacks_bytes_is_not_opened(browse_commands: list[list[str]], out: str, systems: tuple[str | None, ...]) -> None:
+    """faiss opens an index that lacks its last bytes, and finds other documents."""
+    Path("dvc.lock").write_text(json.dumps({"stages": {"made": {"outs": [{"path": out, "md5": "a.dir", "size": 1000}]}}}))
+    Path(out).mkdir(parents=True, exist_ok=True)
+    (Path(out) / "file").write_bytes(b"x" * 1000)
+    first, second = systems
+    browse.browse(first, second, split="dev", port=0, batch=Path("judged"))
+    (Path(out) / "file").write_bytes(b"x" * 993)
+    with pytest.raises(UserError, match=rf"^{out}: found 993 bytes, expected the 1,000 of dvc\.lock"):
+        browse.browse(first, second, split="dev", port=0, batch=Path("judged"))
+    assert len(browse_commands) == 1
+
+
+def test_bm25_of_another_generation_is_refused(browse_commands: list[list[str]]) -> None:
+    corpus = {"prepare": {"outs": [{"path": "data/corpus", "md5": "b.dir"}]}}
+    stale = {"bm25": {"deps": [{"path": "data/corpus", "md5": "a.dir"}], "outs": [{"path": "data/bm25", "md5": "c.dir"}]}}
+    Path("dvc.lock").write_text(json.dumps({"stages": corpus | stale}))
+    with pytest.raises(UserError, match=r"^dvc\.lock: model bm25: bm25 was made from another data/corpus"):
+        browse.browse("bm25", "star", split="dev", port=0, batch=Path("judged"))
     assert browse_commands == []

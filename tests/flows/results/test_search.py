@@ -80,9 +80,9 @@ def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monk
     assert environments[0]["PYTHONIOENCODING"] == "latin-1:replace", "its process prints what an encoding lacks as `?`, too"
     systems = commands[0][3 : commands[0].index("--documents")]
     assert " ".join(systems) == (
-        "--fusion hybrid data/runs/hybrid/fusion.json --fusion three data/runs/three/fusion.json --depth 1000 --lexical-depth 1000 "
-        "--lexical data/bm25 --model star_adore data/encoders/star_adore data/indexes/star "
-        "--model star data/encoders/star data/indexes/star"
+        "--fusion hybrid data/runs/hybrid/fusion.json --fusion three data/runs/three/fusion.json "
+        "--model star_adore data/encoders/star_adore data/indexes/star --model star data/encoders/star data/indexes/star "
+        "--depth 1000 --lexical-depth 1000 --lexical data/bm25"
     )
     for model, message in {
         "new": "data/runs/new/fusion.json: not found: fuse.new has not run yet; run retemper run",
