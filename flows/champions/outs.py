@@ -2,14 +2,14 @@
 
 import json
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from flows.process.processes import environment
-from flows.repository.lock import Lock
+from flows.repository.lock import Lock, out_digests
 from flows.repository.project import repository
-from flows.storage.cache import cache_of, copy_cached, file_md5, intact_path, listing, object_path
+from flows.storage.cache import cache_of, copy_cached, file_md5, files_at, intact_path, object_path, out_with
 from flows.storage.remote import refuse_unmarked
 from flows.team.sync import REMOTE
 from tasks.core.errors import UserError, redacted
@@ -67,15 +67,11 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
         raise UserError(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
 
 
-def objects(root: Path, path: str, lock: Lock) -> Iterator[str]:
+def objects(root: Path, path: str, lock: Lock) -> list[str]:
     """Digests of the objects that an out, or a path in one, consists of, from the lock and the out's listing in the cache at `root`."""
-    for entry in lock.values():
-        for out in entry.get("outs", []):
-            if out.get("md5") and f"{path}/".startswith(f"{out['path']}/"):
-                yield out["md5"]
-                below = path.removeprefix(out["path"]).lstrip("/")
-                members = listing(root, out["md5"]) if out["md5"].endswith(".dir") else {}
-                yield from (digest for name, digest in members.items() if f"{name}/".startswith(f"{below}/" if below else ""))
+    digests = out_digests(lock)
+    own = digests.get(out_with(digests, path))
+    return [own, *files_at(digests, path, root).values()] if own else []
 
 
 def _dvc(*words: str) -> str:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.forgetting.text_search import as_cells
-from flows.storage.cache import folder_digest, intact_path, is_object, listing, parse_listing, remote_id
+from flows.storage.cache import intact_path, is_object, listing, parse_listing, part_digest, part_of, remote_id
 from tasks.core.files import write_text
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
@@ -302,10 +302,8 @@ def _as_read(path: str, oid: str, store: Store, *, read: Iterable[str]) -> Itera
     parts = [part for part in read if part.startswith(f"{path}/")]
     files = store.listing(oid) if parts else {}
     for part in parts:
-        below = part.removeprefix(f"{path}/")
-        inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
-        if below in files or inside:
-            yield part, files.get(below) or folder_digest(inside)
+        if digest := part_digest(part_of(files, part.removeprefix(f"{path}/"))):
+            yield part, digest
 
 
 def _kept_elsewhere(entries: Sequence[Entry], store: Store, holdings: Holdings) -> set[str]:

@@ -170,12 +170,31 @@ def folder_digest(files: Mapping[str, str]) -> str:
 
 def digest_of(digests: Mapping[str, str], path: str, objects: Path) -> str:
     """The digest of `path` by those of outs: of an out, or of a part of one by its listing in the cache folder `objects`; else empty."""
-    out = next((out for out in digests if path == out or path.startswith(f"{out}/")), "")
-    if path == out or not out:
-        return digests.get(path, "")
-    files, below = listing(objects, digests[out]), path.removeprefix(f"{out}/")
-    inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
-    return files.get(below) or (folder_digest(inside) if inside else "")
+    return digests[path] if path in digests else part_digest(files_at(digests, path, objects))
+
+
+def files_at(digests: Mapping[str, str], path: str, objects: Path) -> dict[str, str]:
+    """The digests of the files of an out, or of a part of one, by their names below `path` (a file's own: empty)."""
+    out = out_with(digests, path)
+    oid = digests.get(out, "")
+    return part_of(listing(objects, oid) if oid.endswith(".dir") else {"": oid} if oid else {}, path.removeprefix(out).strip("/"))
+
+
+def out_with(digests: Mapping[str, str], path: str) -> str:
+    """The out that is or contains `path`; empty if there is none."""
+    return next((out for out in digests if path == out or path.startswith(f"{out}/")), "")
+
+
+def part_of(files: Mapping[str, str], below: str) -> dict[str, str]:
+    """The files of a listing that are `below` or in it, by their names there (a file's own: empty)."""
+    return {
+        name.removeprefix(below).lstrip("/"): digest for name, digest in files.items() if not below or f"{name}/".startswith(f"{below}/")
+    }
+
+
+def part_digest(files: Mapping[str, str]) -> str:
+    """The digest of a part, given by `part_of`; empty if it is nowhere."""
+    return files.get("") or (folder_digest(files) if files else "")
 
 
 def _files(out: Any) -> Iterator[tuple[Path, str]]:
@@ -253,17 +272,7 @@ def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mappin
     Return False, with nothing left at `to`, if the cache lacks a file of it or has a corrupt one.
     """
     root = cache_of(project) / "files" / "md5"
-    outs = out_digests(lock)
-    out = next((out for out in outs if path == out or path.startswith(f"{out}/")), None)
-    if out is None or not outs[out]:
-        return False
-    below = path.removeprefix(out).strip("/")
-    inside = listing(root, outs[out]) if outs[out].endswith(".dir") else {"": outs[out]}
-    wanted = {
-        name.removeprefix(below).strip("/"): digest
-        for name, digest in inside.items()
-        if f"{name}/".startswith(f"{below}/" if below else "")
-    }
+    wanted = files_at(out_digests(lock), path, root)
     try:
         for name, digest in wanted.items():
             place = to / name if name else to

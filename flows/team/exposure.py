@@ -16,8 +16,8 @@ from typing import Any
 from flows.process.display import text_table
 from flows.process.processes import ask
 from flows.repository.git import git
-from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, parameters, read_lock, stages_in_graph
-from flows.storage.cache import cache_folder, folder_digest, intact_path, listing, object_path
+from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, out_digests, parameters, read_lock, stages_in_graph
+from flows.storage.cache import cache_folder, digest_of, files_at, intact_path, listing, object_path
 from flows.team.lineage import GRAPH, ancestors
 from tasks.core.errors import UserError
 from tasks.core.stage.code import PACKAGE, Reader
@@ -178,18 +178,8 @@ def contents(path: str, digest: str, lock: Lock, *, objects: Path) -> dict[str, 
 
     None if no out of `lock` has that content (the dependency is stale), or the cache lacks its listing.
     """
-    for out in _outs(lock):
-        out_path, oid = str(out["path"]), str(out.get("md5", ""))
-        if out_path == path and oid == digest:
-            return (listing(objects, oid) or None) if oid.endswith(".dir") else {"": oid}
-        if path.startswith(f"{out_path}/"):
-            files, below = listing(objects, oid), path.removeprefix(f"{out_path}/")
-            if files.get(below) == digest:
-                return {"": digest}
-            inside = {name.removeprefix(f"{below}/"): inner for name, inner in files.items() if name.startswith(f"{below}/")}
-            if inside and folder_digest(inside) == digest:
-                return inside
-    return None
+    digests = out_digests(lock)
+    return (files_at(digests, path, objects) or None) if digest_of(digests, path, objects) == digest else None
 
 
 def inputs(training: Training) -> dict[str, str]:
