@@ -18,13 +18,12 @@ from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, setti
 from flows.champions.tree import BRANCH, TAGS, ZERO, is_ancestor, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
-from flows.repository.lock import LOCK, Lock, parse_lock, read_lock, stages_in_graph
+from flows.repository.lock import LOCK, Lock, lock_of, mapping_at, read_blob, read_lock
 from flows.results import generations
 from flows.results.metrics import METRICS
 from tasks.core.errors import UserError
 from tasks.core.files import from_record, read_json
 from tasks.core.metrics.selection import metric_of
-from tasks.core.params.safe_yaml import parse_yaml
 
 Get = Callable[[str, Path], None]  # copies an out, by its path, to a place
 
@@ -109,7 +108,7 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     _refuse_uncommitted(folder, commit, model, lock=lock)
     parts = parts_of(lock, model, partial(read_out, folder, commit), where=where)
     generations.refuse_unfit(lock, model, where)
-    source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
+    source = json.loads(read_blob(commit, "data/source.json", folder) or "{}").get("dataset", {})
     data = {name: source[name] for name in ("source", "digest") if name in source}
     return {"digests": parts.digests, "fusion": parts.fusion, "settings": parts.settings, "data": data}
 
@@ -120,7 +119,7 @@ def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) ->
     if (
         encoder in outs_of(lock)
         or not lock_path.exists()
-        or lock_path.read_text("utf-8").strip() == (show(folder, commit, LOCK) or "").strip()
+        or lock_path.read_text("utf-8").strip() == (read_blob(commit, LOCK, folder) or "").strip()
     ):
         return
     if encoder in outs_of(read_lock(lock_path)):
@@ -160,16 +159,8 @@ def find_rejected(champions: Sequence[Champion], candidate: Parts) -> Champion |
 
 
 def lock_at(folder: Path, commit: str) -> Lock:
-    """The stages in dvc.lock of `commit` that its graph still has."""
-    lock = parse_lock(show(folder, commit, "dvc.lock") or "", f"{commit[:12]}:dvc.lock")
-    return stages_in_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
-
-
-def show(folder: Path, commit: str, name: str) -> str | None:
-    """The text of a project file in `commit`; None if the commit lacks it."""
-    if not git("ls-tree", commit, "--", name, folder=folder):
-        return None
-    return git("show", f"{commit}:./{name}", folder=folder)
+    """The stages in dvc.lock of `commit` that its graph still has; empty if it has no dvc.lock."""
+    return lock_of(commit, commit[:12], folder) or {}
 
 
 def choose(project: Path, wanted: str) -> Champion:
@@ -197,7 +188,7 @@ def choose(project: Path, wanted: str) -> Champion:
         replaced=reigning.number if reigning else None,
         previous=reigning.number if reigning else None,
         commit=commit,
-        measure=metric_of(parse_yaml(show(project, commit, "params.yaml") or "") or {}),
+        measure=metric_of(mapping_at(commit, "params.yaml", project)),
         metrics=metrics_of(project, commit, model),
         **record_of(project, commit, model),
     )

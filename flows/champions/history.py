@@ -10,6 +10,7 @@ from typing import Any, Literal
 from flows.champions import champion, tree
 from flows.champions.champion import Champion
 from flows.process.display import Display
+from flows.repository.lock import read_blob
 from tasks.core.files import append_line, from_record
 
 AT_WORK = Path(".retemper/at_work.json")  # the retraining in progress; if the next one finds it, that one was killed
@@ -70,7 +71,7 @@ def _as_on_branch(entry: Ended, shared: Ended | None) -> Ended:
 
 def read_outcome(project: Path, commit: str) -> Ended | None:
     """How the retraining that made `commit` of the branch ended; None if the commit holds no record."""
-    entry = json.loads(champion.show(project, commit, tree.RECORD) or "{}")
+    entry = json.loads(read_blob(commit, tree.RECORD, project) or "{}")
     return from_record(Ended, entry | {"commit": commit}) if entry else None
 
 

@@ -16,13 +16,12 @@ from flows.pipeline import server
 from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes
-from flows.repository.lock import commit_of
+from flows.repository.lock import commit_of, mapping_at
 from flows.repository.worktree import COMPARED, RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import read_json
-from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.params.sections import read_yaml
 from tasks.core.training.companions import LEARNED
 
@@ -78,9 +77,9 @@ def warn_if_not_comparable(project: Path, reigning: Champion, way_out: str, *, w
             warn(f"{reason}, so a new model cannot be compared with it and will be refused; {way_out}")
 
 
-def _own_sections(project: Path, reigning: Champion) -> dict[str, Any]:
+def _own_sections(project: Path, reigning: Champion) -> Mapping[str, Any]:
     """The champion's own params.yaml."""
-    return parse_yaml(champion.show(project, reigning.commit, "params.yaml") or "") or {}
+    return mapping_at(reigning.commit, "params.yaml", project)
 
 
 def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes, display: Display) -> dict[str, Any]:

@@ -30,10 +30,7 @@ ZERO = "0" * 40
 
 def resolve(folder: Path, revision: str) -> str | None:
     """The commit that `revision` names, None if there is none."""
-    try:
-        return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder)
-    except GitFailed:
-        return None
+    return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False) or None
 
 
 def resolve_followed(project: Path, follow: str) -> str:

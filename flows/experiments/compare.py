@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.experiments.store import PARAMS, best_model, flatten
 from flows.process.display import fitted_table, terminal_width
-from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, out_digests, out_makers, parameters, read_blob
+from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, mapping_at, out_digests, out_makers, parameters
 from flows.results.generations import current_lock, outdated
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.exposure import champions
@@ -16,7 +16,6 @@ from flows.team.lineage import ancestors
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import least_grade, metric_of
-from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.params.sections import read_yaml
 from tasks.core.stage.frozen import CODE
 from tasks.core.statistics.tested import Tested, tests_of
@@ -121,7 +120,7 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     if lock is None:
         raise UserError(f"compare {name}: its commit has no {LOCK}; commit {LOCK} after a run")
     if not colon:
-        model = champions().get(name) or best_model(f"compare {name}", lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
+        model = champions().get(name) or best_model(f"compare {name}", lock, mapping_at(commit, PARAMS))
     return _measured(name, model, lock, split=split, measure=measure)
 
 

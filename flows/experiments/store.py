@@ -14,13 +14,12 @@ from typing import Any
 
 from flows.process.display import text_table
 from flows.repository.git import git
-from flows.repository.lock import Lock, lock_of, read_blob
+from flows.repository.lock import Lock, lock_of, mapping_at
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact_path
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import best_system, metric_of
-from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.plurals import counted
 
 PARAMS = "params.yaml"
@@ -86,13 +85,12 @@ def list_experiments(baseline: str | None = None) -> list[Experiment]:
 def read(name: str, ref: str, baseline: str, *, cache: Path) -> Experiment:
     """One experiment, with its metrics from the cache."""
     commit = git("rev-parse", ref)
-    text = read_blob(commit, PARAMS)
-    params = parse_yaml(text or "{}") or {}
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
     lock = lock_of(commit, name) or {}
     metrics = cached_metrics(lock, cache)
-    return Experiment(name, commit, baseline, inputs, flatten(params), metrics, sorted(metric_digests(lock).keys() - metrics.keys()))
+    params = flatten(mapping_at(commit, PARAMS))
+    return Experiment(name, commit, baseline, inputs, params, metrics, sorted(metric_digests(lock).keys() - metrics.keys()))
 
 
 def cached_metrics(lock: Lock, cache: Path) -> dict[str, Any]:

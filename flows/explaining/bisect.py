@@ -22,13 +22,12 @@ from flows.process import locks
 from flows.process.display import Display, clock, text_table
 from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
-from flows.repository.lock import commit_of, read_blob
+from flows.repository.lock import commit_of, mapping_at, read_blob
 from flows.repository.worktree import SOURCE
 from tasks.core.errors import UserError, printable
 from tasks.core.files import read_json, write_text
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import metric_of
-from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.plurals import counted
 from tasks.core.statistics.judged import judged_queries
 
@@ -84,7 +83,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     `good`: the last batch known to be good (default: the last that the champion was trained on). `bad`: the last one to search.
     """
     commit = commit_of(follow)
-    sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
+    sections = mapping_at(commit, "params.yaml")
     inbox, champion = Inbox(FOLDER / "data", sections), current(Path.cwd())
     span = range_of(inbox, champion, good, bad=bad)
     champion_model = model_of(champion, sections) if champion else None
@@ -145,7 +144,7 @@ def model_of(champion: Champion, sections: Mapping[str, Any]) -> str:
 
 def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> None:
     """Raise UserError if the dvc.yaml of `commit` lacks the stage that trains `model`, or the one that evaluates it."""
-    stages = (parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}).get("stages") or {}
+    stages = mapping_at(commit, "dvc.yaml").get("stages") or {}
     configuration = Configuration(commit, sections, {}, model)
     trains = [training(configuration)] if any(model in (sections.get(section) or {}) for section in TRAINED) else []
     for stage in [*trains, evaluation(configuration)]:

@@ -11,7 +11,7 @@ from flows.champions.champion import read_champions
 from flows.experiments.store import cached_metrics, means_on_dev
 from flows.parameters.checks import SYSTEMS
 from flows.parameters.needs import NEGATIVES
-from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blob
+from flows.repository.lock import Lock, commit_of, lock_of, mapping_at, parameters, read_blob
 from flows.repository.worktree import SOURCE
 from flows.results.fusions import BM25
 from flows.results.generations import outdated
@@ -19,7 +19,6 @@ from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
 from tasks.core.errors import UserError
 from tasks.core.metrics.selection import best_system, metric_of
-from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references
 
@@ -81,7 +80,7 @@ def read_side(name: str) -> Side:
     lock = lock_of(commit, name)
     if lock is None:
         raise UserError(f"{name}: its commit has no dvc.lock, which says what its model was made from; commit it after a run")
-    sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
+    sections = mapping_at(commit, "params.yaml")
     source = _source(name, commit)
     measure = (champion.measure if champion else "") or metric_of(sections)
     note = ""
@@ -95,10 +94,10 @@ def read_side(name: str) -> Side:
     if replaced := outdated(lock).get(stage):
         raise UserError(f"{name}: {model} was measured before {replaced} was replaced; run retemper run there, and commit dvc.lock")
     stages = {one: lock[one] for one in ancestors(lock, stage)}
-    graph = parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}
     model_sections = _of_model(sections, stages)
     recorded = cached_metrics(lock, cache_folder()).get(model, {})
-    return Side(name, commit, model, stages, model_sections, source, graph.get("stages") or {}, measure, recorded, note)
+    graph = mapping_at(commit, "dvc.yaml").get("stages") or {}
+    return Side(name, commit, model, stages, model_sections, source, graph, measure, recorded, note)
 
 
 def refuse_made_dev(old: Side, new: Side, *, direct: bool) -> None:

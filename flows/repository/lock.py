@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tasks.core.params.safe_yaml import parse_yaml, refuse_bomb
 from tasks.core.params.sections import FROZEN
 
 LOCK = "dvc.lock"
+GRAPH = ("dvc.yaml", "params.yaml")  # which say what stages there are
 
 Lock = Mapping[str, Mapping[str, Any]]  # from a stage's name to its entry: cmd, deps, params, outs
 
@@ -52,12 +54,17 @@ def references(folder: Path | None = None) -> list[str]:
 
 
 def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
-    """The content of a text file in a commit; None if the commit lacks it. GitFailed if git fails; UserError if the file is not UTF-8."""
+    """The content of a text file in a commit, or in git's index (""); None if it is not there.
+
+    GitFailed if git fails; UserError if the file is not UTF-8.
+    """
     name = f"{commit}:./{path}"
     header, _, text = git("cat-file", "--batch", folder=folder, text=f"{name}\n").partition("\n")
     if header.endswith(" missing"):
-        if git("rev-parse", "--verify", "--quiet", name, folder=folder, check=False):  # the commit has it: its object is missing or corrupt
-            git("cat-file", "blob", name, folder=folder)  # which fails, and says why
+        name_of = partial(git, "rev-parse", "--verify", "--quiet", folder=folder, check=False)
+        known = name_of(commit)  # empty: HEAD before the first commit, or git's index
+        if git("ls-tree", known, "--", path, folder=folder) if known else name_of(name):  # ls-tree fails if the commit is lost
+            git("cat-file", "blob", name, folder=folder)  # so does this: the file is there, but its object is missing or corrupt
         return None
     try:
         text.encode()
@@ -89,12 +96,15 @@ def read_lock(path: Path = Path(LOCK)) -> Lock:
     return parse_lock(text, str(path))
 
 
-def lock_of(commit: str, where: str) -> Lock | None:
+def mapping_at(commit: str, path: str, folder: Path | None = None) -> Mapping[str, Any]:
+    """A YAML file of a commit, such as params.yaml; empty if the commit lacks it. UserError if it is no mapping."""
+    return _mapping(path, read_blob(commit, path, folder) or "")
+
+
+def lock_of(commit: str, where: str, folder: Path | None = None) -> Lock | None:
     """The stages in a commit's dvc.lock that its graph still has; None if it has no dvc.lock. `where`: the commit's name in errors."""
-    text = read_blob(commit, LOCK)
-    if text is None:
-        return None
-    return stages_in_graph(parse_lock(text, f"{where}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
+    text, graph, params = (read_blob(commit, name, folder) for name in (LOCK, *GRAPH))
+    return None if text is None else stages_in_graph(parse_lock(text, f"{where}:{LOCK}"), graph, params)
 
 
 def stages_in_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:

@@ -22,7 +22,7 @@ from flows.promotion.records import Evidence, Promotion, Verdict
 from flows.promotion.rule import decide
 from flows.promotion.standing import rivals, way_out
 from flows.repository.git import GitFailed, git
-from flows.repository.lock import corpus_of
+from flows.repository.lock import corpus_of, read_blob
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.results.generations import current_lock
@@ -106,7 +106,7 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
         return None
     if outs_of(champion.lock_at(tree.folder, tree.tip)) != outs_of(current_lock()):
         return None
-    rules_before = champion.show(tree.folder, tree.tip, str(settings.FILE))
+    rules_before = read_blob(tree.tip, str(settings.FILE), tree.folder)
     rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
     return last if (rules_before.strip() if rules_before is not None else None) == rules else None
 

@@ -18,7 +18,7 @@ from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check, systems
 from flows.parameters.needs import SECTIONS, entries, keep_needed
-from flows.repository.lock import parameters
+from flows.repository.lock import mapping_at, parameters, read_blob
 from flows.results.fusions import SEARCHED, is_served
 from flows.results.generations import current_lock
 from flows.results.metrics import Metrics
@@ -27,7 +27,6 @@ from flows.retraining.modes import FROM_CHAMPION, Choice, Descent, Retrain, choo
 from flows.retraining.news import News, compare
 from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_json
-from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.params.sections import FROZEN, read_yaml
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references
@@ -184,8 +183,7 @@ def _plain(section: Any) -> Any:
 
 def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, Any]]:
     """params.yaml and data/source.json of the champion's commit."""
-    sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "") or {}
-    return dict(sections), json.loads(champion.show(project, now.commit, str(SOURCE)) or "{}")
+    return dict(mapping_at(now.commit, "params.yaml", project)), json.loads(read_blob(now.commit, str(SOURCE), project) or "{}")
 
 
 def _record(project: Path, crowned: Champion) -> Mapping[str, Any]:

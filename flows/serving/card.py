@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.repository.lock import Lock, entry_digest, parameters
+from flows.repository.lock import Lock, entry_digest, parameters, read_blob
 from flows.storage import makings
 from flows.storage.cache import cache_of
 from flows.team.lineage import ancestors, sources_of
@@ -30,7 +30,7 @@ LIBRARIES = ["sentence-transformers", "retemper", "dense-retrieval"]
 def write_card(project: Path, now: Champion, folder: Path) -> None:
     """Write README.md into the folder of an export."""
     lock = champion.lock_at(project, now.commit)
-    source = json.loads(champion.show(project, now.commit, "data/source.json") or "{}")
+    source = json.loads(read_blob(now.commit, "data/source.json", project) or "{}")
     stats: dict[str, Any] = {}
     with suppress(UserError):  # neither in the cache nor on the remote: the card says less
         stats = champion.read_out(project, now.commit, "data/corpus/stats.json")

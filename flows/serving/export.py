@@ -9,7 +9,7 @@ from flows.champions import champion
 from flows.champions.champion import Champion, Get
 from flows.champions.parts import Parts
 from flows.parameters.checks import PARAMS
-from flows.repository.lock import Lock, parameters, read_lock
+from flows.repository.lock import Lock, mapping_at, parameters, read_lock
 from flows.results.fusions import BM25
 from flows.results.search import search_parts
 from flows.serving.card import without_folder, write_card
@@ -17,7 +17,6 @@ from flows.serving.vectors import write_vectors
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.models.export import Export, file_digests, read_record, write_record
-from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.params.sections import read_yaml
 from tasks.core.text.document import Text
 from tasks.params import Parameters
@@ -64,7 +63,7 @@ def copy_champion(project: Path, now: Champion, folder: Path, *, documents: bool
     data = {**now.data, "source": without_folder(str(now.data.get("source", "unknown")))} if now.data else {}
     write_json(folder / "champion.json", asdict(replace(now, data=data)))
     texts = {part: champion.read_out(project, now.commit, f"data/tokens/{part}/meta.json") for part in ("documents", "queries/train")}
-    sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")
+    sections = mapping_at(now.commit, "params.yaml", project)
     fields = serving_record(parts, now.model, texts, lock=lock, sections=sections)
     fields |= {"label": f"champion/{now.number} {now.model}", "documents": "documents.parquet" if documents else None}
     write_record(folder, Export(**fields, files=file_digests(folder)))

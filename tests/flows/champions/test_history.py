@@ -13,6 +13,7 @@ from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.process.display import Display
 from flows.process.processes import Processes
+from flows.repository import lock as lock_module
 from flows.retraining import decision, outlook, retrain
 from tasks.core.errors import UserError
 
@@ -148,7 +149,8 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
-    monkeypatch.setattr(champion, "show", lambda _, __, name: committed.get(name))
+    for module in (lock_module, history, decision):
+        monkeypatch.setattr(module, "read_blob", lambda _, name, __: committed.get(name))
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     monkeypatch.setattr(decision, "git", lambda *_, **__: "")
@@ -186,5 +188,5 @@ def test_records_of_newer_versions_and_what_follows_a_torn_line_are_read(tmp_pat
 
 def test_a_record_of_a_newer_version_on_the_branch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = history.Ended("1", "promoted", "better", "now", commit="f" * 40)
-    monkeypatch.setattr(champion, "show", lambda *_: json.dumps(asdict(record) | {"of_a_newer_version": 1}))
+    monkeypatch.setattr(history, "read_blob", lambda *_: json.dumps(asdict(record) | {"of_a_newer_version": 1}))
     assert history.read_outcome(tmp_path, "f" * 40) == record

@@ -12,6 +12,7 @@ from flows.champions import champion, measurement
 from flows.champions.parts import SETTING, Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
+from flows.repository import lock
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import folder_digest
 from tasks.core.params.sections import read_yaml
@@ -28,7 +29,7 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
         subprocess.run(["git", *words], check=True)
     monkeypatch.setattr(champion, "get_out", lambda _project, _commit, path, out: shutil.copytree(path, out))
     recipe = small.read("params.yaml").decode()
-    monkeypatch.setattr(champion, "show", lambda *_: recipe)
+    monkeypatch.setattr(lock, "read_blob", lambda *_: recipe)
     of_warmup = Parts({"encoder": "data/encoders/warmup"}, {}, {"warmup": "encoder"})
     monkeypatch.setattr(champion, "parts_at", lambda *_: of_warmup)
     small.set("tokenize.document_length", 12)
@@ -93,7 +94,7 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(measurement, "commit_of", lambda _: "here")
     monkeypatch.setattr(champion, "get_out", get_out)
     monkeypatch.setattr(champion, "read_out", lambda *_: trained_index)
-    monkeypatch.setattr(champion, "show", lambda *_: recipe)
+    monkeypatch.setattr(lock, "read_blob", lambda *_: recipe)
     parts = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
     monkeypatch.setattr(champion, "parts_at", lambda *_: parts)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
@@ -181,7 +182,7 @@ def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
     """What its index has learned was not kept, and a full retraining ends refused, whatever it makes."""
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("queries: corpus\n")
-    monkeypatch.setattr(champion, "show", lambda *_: recipe)
+    monkeypatch.setattr(lock, "read_blob", lambda *_: recipe)
     monkeypatch.setattr(champion, "parts_at", lambda *_: Parts({}, {}, {"a": "encoder"}))
     monkeypatch.setattr(champion, "read_out", lambda *_: index_record)
     monkeypatch.setattr(measurement, "lost_part", lambda *_: None)

@@ -7,7 +7,7 @@ import pytest
 
 from flows.process.locks import BEFORE
 from flows.repository.git import QUIET, GitFailed, git, identity
-from flows.repository.lock import read_blob, read_lock, worktrees
+from flows.repository.lock import lock_of, mapping_at, read_blob, read_lock, worktrees
 from tasks.core.errors import UserError
 
 
@@ -48,6 +48,8 @@ def test_a_committed_file_is_read_as_it_is_in_a_hook_too(subfolder: Path, monkey
     for _ in range(2):
         assert read_blob("HEAD", "dvc.lock") == "schema: '2.0'\r\n\n" == read_blob("HEAD", "dvc.lock", subfolder)
         assert read_blob("HEAD", "none") is None
+        assert read_blob("", "dvc.lock") == "schema: '2.0'\r\n\n"
+        assert read_blob("", "none") is None
         monkeypatch.setenv("GIT_DIR", ".git")
     git("config", "user.useConfigOnly", "true")
     git("config", "user.name", "somebody")
@@ -69,8 +71,32 @@ def test_a_file_that_git_cannot_read_is_not_missing(tmp_path: Path, monkeypatch:
     file = tmp_path / ".git/objects" / oid[:2] / oid[2:]
     file.chmod(0o644)
     file.write_bytes(b"corrupt")
-    with pytest.raises(GitFailed, match=r"^git cat-file: .*(corrupt|header|unpack)"):
-        read_blob("HEAD", "dvc.lock")
+    for place in ("HEAD", ""):
+        with pytest.raises(GitFailed, match=r"^git cat-file: .*(corrupt|header|unpack)"):
+            read_blob(place, "dvc.lock")
+    commit = git("rev-parse", "HEAD")
+    (tmp_path / ".git/objects" / commit[:2] / commit[2:]).unlink()
+    with pytest.raises(GitFailed, match=r"^git ls-tree: not a (tree object|valid object name)"):
+        read_blob(commit, "dvc.lock")
+
+
+def test_a_commit_of_a_project_elsewhere_is_read(subfolder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lock_of("HEAD", "here") is None
+    assert lock_of("HEAD", "there", subfolder) == {}
+    assert mapping_at("HEAD", "params.yaml", subfolder) == {}
+    for text, stages in (("rounds: {a: {}}", {"prepare", "train@a"}), ("rounds: {b: {}}", {"prepare", "train@b"})):
+        (subfolder / "dvc.lock").write_text("stages: {prepare: {}, train@a: {}, train@b: {}}")
+        (subfolder / "dvc.yaml").write_text("stages: {prepare: {}, train: {foreach: '${rounds}'}}")
+        (subfolder / "params.yaml").write_text(text)
+        git("add", ".", folder=subfolder)
+        git("commit", "--quiet", "-m", "two", folder=subfolder)
+        assert set(lock_of("HEAD", "there", subfolder) or ()) == stages
+        assert mapping_at("HEAD", "params.yaml", subfolder).keys() == {"rounds"}
+    (subfolder / "params.yaml").write_text("- a list")
+    git("commit", "--quiet", "--all", "-m", "three", folder=subfolder)
+    with pytest.raises(UserError, match=r"^params\.yaml: found a list, expected a mapping of sections$"):
+        mapping_at("HEAD", "params.yaml", subfolder)
 
 
 @pytest.mark.parametrize("place", ["plain", "below", "submodule", "separate"])

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from flows.champions import champion, history
 from flows.champions.parts import Parts
+from flows.repository import lock as lock_module
 from flows.retraining import plan
 from flows.retraining.modes import Retrain
 from tasks.core.errors import UserError
@@ -60,7 +61,8 @@ class Worktree:
 
         monkeypatch.setattr(champion, "get_out", get_out)
         monkeypatch.setattr(champion, "parts_at", lambda *_: PARTS)
-        monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: files[name])
+        for module in (lock_module, plan):
+            monkeypatch.setattr(module, "read_blob", lambda _commit, name, _folder: files[name])
         monkeypatch.setattr(champion, "lock_at", lambda *_: self.locked)
         monkeypatch.setattr(plan, "current_lock", lambda: lock)
         monkeypatch.setattr(history, "read_outcome", lambda *_: with_how(record, self.how))
