@@ -1,10 +1,8 @@
 """The pipeline as a retraining runs it: with Prefect's server, or without one that has become unavailable."""
 
 import sys
-import time
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from flows.champions.measurement import OF_SERVER
@@ -16,7 +14,7 @@ from flows.process.problems import Problems
 from flows.process.processes import TYPED, Processes, environment, typed_command
 from tasks.core.errors import Problem, UserError
 
-WAIT_SECONDS = 600.0  # for a gc that holds the worktree
+WAIT_SECONDS = 600.0  # for a gc, which holds the worktree while it looks
 
 T = TypeVar("T")
 
@@ -28,7 +26,8 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
     A server that restarted, or was unavailable for minutes, has forgotten the scheduled run's lease on the limit of its deployment; Prefect
     then raises its CancelledError in this thread.
     """
-    wait_for(locks.RUN_LOCK)
+    with locks.wait_and_hold(locks.RUN_LOCK, seconds=WAIT_SECONDS):
+        pass  # it is free now
     try:
         run.run(targets, check=check, nested=True, with_dev=True)
     except (Exception, CancelledError) as error:
@@ -57,16 +56,3 @@ def retry_cancelled(work: Callable[[], T]) -> T:
         return work()
     except CancelledError:
         return work()
-
-
-def wait_for(lock: Path) -> None:
-    """Wait until the worktree is free (gc holds it while it looks). Raises UserError after WAIT_SECONDS."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        try:
-            with locks.hold_run_lock(lock):
-                return
-        except UserError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.5)
