@@ -4,11 +4,12 @@ ANCE (arXiv:2007.00808) and STAR (arXiv:2104.08051, section 8.4.1 and Table 4) c
 here, what serving needs counts too: encoding and indexing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from flows.measuring.timing import Measured
+from flows.parameters.needs import with_needs
 
 Upstream = Mapping[str, Sequence[str]]  # of each stage
 
@@ -46,7 +47,7 @@ class Race:
     unknown: tuple[str, ...]
 
 
-def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str, Measured], *, free: frozenset[str]) -> Measured | None:
+def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str, Measured], *, free: Set[str]) -> Measured | None:
     """Seconds until all `targets` are made if each stage starts as soon as it can; `free` stages take no time. None if any is not timed."""
     known: dict[str, Measured | None] = {}
 
@@ -67,18 +68,6 @@ def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str,
     if None in ends:
         return None
     return Measured(max((end.seconds for end in ends if end), default=0.0), any(end.at_least for end in ends if end))
-
-
-def with_upstream(stage: str, upstream: Upstream) -> frozenset[str]:
-    """`stage` and all that it needs."""
-    needed: set[str] = set()
-    waiting = [stage]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += upstream[name]
-    return frozenset(needed)
 
 
 def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Measured], *, quality: Mapping[str, float]) -> list[Race]:
@@ -114,7 +103,7 @@ def _race(
 ) -> Race | None:
     if f"train@{start}" not in upstream:
         return None
-    free = with_upstream(f"train@{start}", upstream)
+    free = with_needs(upstream, [f"train@{start}"])
     unknown: list[str] = []
 
     def reached(model: str) -> Reached | None:

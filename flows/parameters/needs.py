@@ -1,6 +1,6 @@
 """The dependencies between entries of params.yaml, each entry written `section.name`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 ENCODERS = ("encoders", "pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
@@ -26,7 +26,7 @@ SECTIONS = ("encoders", "mine", *FIELDS)
 # Emptied by a run of given encoders (an evaluation, a preview, a retraining from a champion) before it sets entries of its own.
 EMPTIED = tuple(section for section in SECTIONS if section not in ("encoders", "rounds"))
 
-Needs = Mapping[str, list[str]]
+Needs = Mapping[str, Sequence[str]]
 
 
 def needs(sections: Mapping[str, Any]) -> Needs:

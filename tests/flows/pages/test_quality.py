@@ -1,7 +1,7 @@
 """Time to quality over a graph of stages of fixed duration, worked out by hand."""
 
 from flows.measuring.timing import Measured
-from flows.pages.quality import critical_path, label, paths, races, verdicts, with_upstream
+from flows.pages.quality import critical_path, label, paths, races, verdicts
 
 TOOK = {"train": 10.0, "encode": 6.0, "index": 1.0, "mine": 3.0, "adore": 5.0}
 ROUNDS = {
@@ -89,12 +89,4 @@ def test_chains_that_do_not_improve_on_their_start() -> None:
 def test_paths_and_labels() -> None:
     assert paths("base", {"a": {"init": "base"}, "b": {"init": "a"}, "c": {"init": "a"}}, {}) == [(["a", "b"], False), (["a", "c"], False)]
     assert label(["a"]) == "a"
-    assert with_upstream("encode@sync1", graph()) == {
-        "encode@sync1",
-        "train@sync1",
-        "train@warmup",
-        "mine@warmup",
-        "encode@warmup",
-        "prepare",
-    }
     assert critical_path(["nothing"], {"nothing": []}, {}, free=frozenset()) is None

@@ -86,6 +86,7 @@ def test_reached_is_all_that_walks_come_by() -> None:
     assert with_needs(graph, ["a"]) == {"a", "b", "c", "d"}
     assert with_needs(graph, ["c", "z"]) == {"c", "z"}
     assert with_needs(graph, []) == set()
+    assert with_needs({"encode@a": ("train@a", "prepare"), "train@a": ("prepare",), "prepare": ()}, ["train@a"]) == {"train@a", "prepare"}
 
 
 def test_a_run_of_given_encoders_empties_every_section_with_entries_that_it_does_not_set() -> None:
