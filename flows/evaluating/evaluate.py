@@ -19,12 +19,12 @@ from flows.process import locks
 from flows.process.display import Display, text_table
 from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
-from flows.repository.lock import LOCK, commit_of
+from flows.repository.lock import LOCK, commit_of, current_lock
 from flows.repository.project import lock_is_readable
 from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, read_changes, remove_worktree, run_in, temp_tree
 from flows.results import metrics
 from flows.results.fusions import BM25, fusion_parts, fusions, record_of
-from flows.results.generations import current_lock, refuse_unfit
+from flows.results.generations import refuse_unfit
 from flows.storage.remote import WARNING
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import new_file, read_json, write_json

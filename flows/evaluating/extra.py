@@ -22,9 +22,8 @@ from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
-from flows.repository.lock import Lock, out_digests
+from flows.repository.lock import Lock, current_lock, out_digests
 from flows.results.fusions import BM25, SEARCHED, fusions, is_served
-from flows.results.generations import current_lock
 from flows.results.metrics import METRICS
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import read_json

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.experiments.store import PARAMS, best_model, flatten
 from flows.process.display import fitted_table, terminal_width
-from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, mapping_at, out_digests, out_makers, parameters
-from flows.results.generations import current_lock, outdated
+from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, current_lock, lock_of, mapping_at, out_digests, out_makers, parameters
+from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.exposure import champions
 from flows.team.lineage import ancestors

@@ -11,8 +11,7 @@ from pathlib import Path
 from flows.experiments.compare import Side, cached_file, questions, side_of
 from flows.experiments.store import PARAMS
 from flows.process.display import text_table
-from flows.repository.lock import corpus_of, out_digests
-from flows.results.generations import current_lock
+from flows.repository.lock import corpus_of, current_lock, out_digests
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.params.sections import read_yaml

@@ -96,6 +96,17 @@ def read_lock(path: Path = Path(LOCK)) -> Lock:
     return parse_lock(text, str(path))
 
 
+def current_lock() -> Lock:
+    """The stages of the working tree's dvc.lock that its graph still has."""
+    return stages_in_graph(read_lock(), *read_graph())
+
+
+def read_graph(tree: Path = Path()) -> tuple[str | None, str | None]:
+    """The texts of dvc.yaml and params.yaml in a working tree, None for a missing one, as `stages_in_graph` takes them."""
+    graph, params = ((tree / name).read_text(encoding="utf-8") if (tree / name).exists() else None for name in GRAPH)
+    return graph, params
+
+
 def mapping_at(commit: str, path: str, folder: Path | None = None) -> Mapping[str, Any]:
     """A YAML file of a commit, such as params.yaml; empty if the commit lacks it. UserError if it is no mapping."""
     return _mapping(path, read_blob(commit, path, folder) or "")

@@ -8,9 +8,9 @@ from typing import Any
 
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
-from flows.repository.lock import corpus_of
+from flows.repository.lock import corpus_of, current_lock
 from flows.results.fusions import BM25
-from flows.results.generations import current_lock, refuse_truncated, refuse_unfit
+from flows.results.generations import refuse_truncated, refuse_unfit
 from flows.results.metrics import best_model, deciding_split, read_metrics
 from flows.results.search import options, search_parts
 from tasks.core.errors import UserError

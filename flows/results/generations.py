@@ -7,18 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 
-from flows.repository.lock import Lock, corpus_of, out_digests, out_makers, parameters, read_lock, stages_in_graph
+from flows.repository.lock import Lock, corpus_of, current_lock, out_digests, out_makers, parameters
 from flows.results.metrics import METRICS, Metrics
 from flows.storage.cache import cache_folder, digest_of
 from tasks.core.errors import UserError
 
 SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # outs that must match, in addition to the tokens' corpus
-
-
-def current_lock() -> Lock:
-    """The stages of the working tree's dvc.lock that its graph still has."""
-    graph, params = (path.read_text(encoding="utf-8") if path.exists() else None for path in (Path("dvc.yaml"), Path("params.yaml")))
-    return stages_in_graph(read_lock(), graph, params)
 
 
 def outdated(lock: Lock) -> dict[str, str]:
@@ -54,15 +48,8 @@ def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: 
             return problem
     tower = lock.get(f"adore@{model}")
     round_ = str(parameters(tower)[f"adore.{model}"]["round"]) if tower else model
-    stages = [
-        *(["pseudo"] if corpus_of(lock) == "data/pseudo" else []),
-        "tokenize",
-        f"encode@{round_}",
-        f"index@{round_}",
-        f"adore@{model}",
-        f"fuse@{model}",
-    ]
-    stages += ["pseudo"] if corpus_of(lock) == "data/pseudo" else []
+    stages = ["pseudo"] if corpus_of(lock) == "data/pseudo" else []
+    stages += ["tokenize", f"encode@{round_}", f"index@{round_}", f"adore@{model}", f"fuse@{model}"]
     stages += ["bm25", "retrieve_bm25"] if model == "bm25" else []
     stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore")] if retrieved else []
     stages += [f"{stage}@{model}" for stage in ("evaluate", "evaluate_adore", "evaluate_fuse")] if measured else []

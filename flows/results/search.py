@@ -11,8 +11,9 @@ from typing import Any
 
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
+from flows.repository.lock import current_lock
 from flows.results.fusions import BM25, fusion_parts, fusions, is_served, record_of
-from flows.results.generations import current_lock, refuse_truncated, refuse_unfit
+from flows.results.generations import refuse_truncated, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, deciding_split, read_metrics
 from tasks.core.errors import UserError
 from tasks.core.files import read_json

@@ -22,10 +22,9 @@ from flows.promotion.records import Evidence, Promotion, Verdict
 from flows.promotion.rule import decide
 from flows.promotion.standing import rivals, way_out
 from flows.repository.git import GitFailed, git
-from flows.repository.lock import corpus_of, read_blob
+from flows.repository.lock import corpus_of, current_lock, read_blob
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
-from flows.results.generations import current_lock
 from flows.retraining.pipeline import retry_cancelled
 from flows.retraining.plan import Planned
 from tasks.core.errors import printable

@@ -18,9 +18,8 @@ from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check, systems
 from flows.parameters.needs import SECTIONS, entries, keep_needed
-from flows.repository.lock import mapping_at, parameters, read_blob
+from flows.repository.lock import current_lock, mapping_at, parameters, read_blob
 from flows.results.fusions import SEARCHED, is_served
-from flows.results.generations import current_lock
 from flows.results.metrics import Metrics
 from flows.retraining import starting
 from flows.retraining.modes import FROM_CHAMPION, Choice, Descent, Retrain, choose

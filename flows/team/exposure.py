@@ -16,9 +16,9 @@ from typing import Any
 from flows.process.display import text_table
 from flows.process.processes import ask
 from flows.repository.git import git
-from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, out_digests, parameters, read_lock, stages_in_graph
-from flows.storage.cache import cache_folder, digest_of, files_at, intact_path, listing, object_path
-from flows.team.lineage import GRAPH, ancestors
+from flows.repository.lock import Lock, commit_of, current_lock, entry_digest, lock_of, out_digests, parameters
+from flows.storage.cache import cache_folder, digest_of, files_at, listing, object_path
+from flows.team.lineage import ancestors, recorded_json
 from tasks.core.errors import UserError
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.frozen import CODE
@@ -96,8 +96,7 @@ def known_locks(revision: str | None = None) -> dict[str, Lock]:
         if not lock:
             raise UserError(f"revision {revision}: its commit has no dvc.lock; commit it after a run, or omit --rev")
         return {revision: lock}
-    graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in GRAPH)
-    locks = {HERE: stages_in_graph(read_lock(), graph, params)}
+    locks = {HERE: current_lock()}
     for name in git("for-each-ref", "--format=%(refname)", CHAMPIONS.rstrip("/")).splitlines():
         if lock := lock_of(commit_of(name), name):
             locks[name.removeprefix("refs/tags/")] = lock
@@ -165,7 +164,7 @@ def place_inputs(training: Training, objects: Path, folder: Path) -> str:
 
 def place_corpora(locks: Iterable[Lock], objects: Path, root: Path) -> Iterator[Path]:
     """Link the corpora of these locks into `root`, each once, and yield their folders. Those that the cache lacks are skipped."""
-    digests = {(str(out["path"]), str(out.get("md5"))) for lock in locks for out in _outs(lock) if out["path"] in CORPORA}
+    digests = {(path, digest) for lock in locks for path, digest in out_digests(lock).items() if path in CORPORA}
     for number, (path, digest) in enumerate(sorted(digests)):
         files = listing(objects, digest)
         folder = root / f"corpus-{number}" / path
@@ -259,21 +258,10 @@ def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
     named = {"stage": training.stage, "name": training.name}
     request = {**named, "params": params, "text": text, "paths": paths, "behind": 0, "taken": None}
     if training.stage == "train":
-        last_run = _json(training.lock, f"data/curves/{training.name}/round.json", objects)
-        start = _json(training.lock, f"{arguments(training.entry).get('init-state', '')}/state.json", objects)
+        last_run = recorded_json(training.lock, f"data/curves/{training.name}/round.json", objects)
+        start = recorded_json(training.lock, f"{arguments(training.entry).get('init-state', '')}/state.json", objects)
         request |= {"taken": last_run.get("steps"), "behind": int(start.get("steps", 0))}
     return request
-
-
-def _json(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
-    """A JSON file within an out of `lock`, from the cache; empty if it is missing."""
-    for out in _outs(lock):
-        if path.startswith(f"{out['path']}/"):
-            oid = listing(objects, str(out.get("md5"))).get(path.removeprefix(f"{out['path']}/"), "")
-            if file := intact_path(objects, oid):
-                value = json.loads(file.read_text(encoding="utf-8"))
-                return value if isinstance(value, dict) else {}
-    return {}
 
 
 def _link(files: Mapping[str, str], objects: Path, place: Path) -> str:
@@ -285,11 +273,6 @@ def _link(files: Mapping[str, str], objects: Path, place: Path) -> str:
         if not path.is_symlink():
             path.symlink_to(file)
     return ""
-
-
-def _outs(lock: Lock) -> Iterator[Mapping[str, Any]]:
-    for entry in lock.values():
-        yield from entry.get("outs") or []
 
 
 def _other_code(training: Training) -> list[str]:

@@ -15,7 +15,7 @@ from flows.process import locks
 from flows.process.display import megabytes, text_table
 from flows.repository.git import git
 from flows.repository.leftovers import OF_DVC, unfinished_copies
-from flows.repository.lock import Lock, is_dvc_file, locks_of_references, parse_dvc_file, read_lock, stages_in_graph, worktrees
+from flows.repository.lock import Lock, is_dvc_file, locks_of_references, parse_dvc_file, read_graph, read_lock, stages_in_graph, worktrees
 from flows.repository.project import lock_is_readable, repository
 from flows.repository.worktree import trees_of_others
 from flows.storage.cache import object_id, object_path, objects, outs, parse_listing, read_listing, refuse_read_only, remote_id
@@ -24,7 +24,6 @@ from flows.storage.dvc import PROJECTS, objects_of, project_of
 from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place, copy
 from flows.team import remotes as team
-from flows.team.lineage import GRAPH
 from flows.team.sync import reason, remote_name, unsent
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
@@ -190,7 +189,7 @@ def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str,
 def _of_graph(lock: Lock, tree: Path) -> Lock:
     """The entries that the graph of a working tree still has; all of them if the graph cannot be read."""
     try:
-        return stages_in_graph(lock, *((tree / name).read_text(encoding="utf-8") if (tree / name).exists() else None for name in GRAPH))
+        return stages_in_graph(lock, *read_graph(tree))
     except (OSError, ValueError, UserError):
         return lock
 

@@ -15,15 +15,14 @@ from flows.repository.lock import (
     Lock,
     commit_of,
     corpus_of,
+    current_lock,
     entry_digest,
     is_committed,
+    lock_of,
     out_digests,
     out_makers,
     parameters,
-    parse_lock,
     read_blob,
-    read_lock,
-    stages_in_graph,
 )
 from flows.storage import makings
 from flows.storage.cache import cache_folder, digest_of, file_md5, object_path
@@ -38,7 +37,6 @@ from tasks.core.stage.references import frozen_references
 
 SOURCE = "data/source.json"
 STATS = "stats.json"
-GRAPH = ("dvc.yaml", "params.yaml")
 
 
 @dataclass(frozen=True)
@@ -100,17 +98,13 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
     """The lineage of a model, a metric, or any out, in `revision` or in this working tree. Raises UserError if no stage made it."""
     commit = commit_of(revision or "HEAD")
     if revision:
-        text = read_blob(commit, LOCK)
-        if text is None:
+        lock, source = lock_of(commit, revision), read_blob(commit, SOURCE)
+        if lock is None:
             raise UserError(f"revision {revision}: its commit has no {LOCK}; commit it after a run, or omit --rev")
-        lock = parse_lock(text, f"{revision}:{LOCK}")
-        source, graph, params = (read_blob(commit, name) for name in (SOURCE, *GRAPH))
     else:
-        lock = read_lock()
-        source, graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in (SOURCE, *GRAPH))
-        if not lock:
+        lock, source = current_lock(), Path(SOURCE).read_text(encoding="utf-8") if Path(SOURCE).exists() else None
+        if not Path(LOCK).exists():
             raise UserError(f"{LOCK}: not found; run retemper run first, or name a revision with --rev")
-    lock = stages_in_graph(lock, graph, params)
     makers = out_makers(lock)
     path = find(artifact, list(makers))
     stages = ancestors(lock, makers[path])
@@ -127,8 +121,8 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
         bool(revision) or is_committed(commit, LOCK),
         git("show", "-s", "--format=%cI", commit) if revision else "",
         sources_of(json.loads(source) if source else {}, lock, seen),
-        _read(lock, f"{corpus}/{STATS}", objects) if makers.get(corpus) in seen else {},
-        _read(lock, f"data/metrics/{Path(path).stem}.json", objects),
+        recorded_json(lock, f"{corpus}/{STATS}", objects) if makers.get(corpus) in seen else {},
+        recorded_json(lock, f"data/metrics/{Path(path).stem}.json", objects),
         steps,
     )
 
@@ -199,6 +193,16 @@ def parents(lock: Lock, stage: str) -> list[str]:
     )
 
 
+def recorded_json(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
+    """A JSON artifact by its digest in `lock`, from the cache or, if the digest matches, from the working tree; else empty."""
+    digest = digest_of(out_digests(lock), path, objects)
+    for file in (object_path(objects, digest), Path(path)) if digest else ():
+        if file.is_file() and file_md5(file) == digest:
+            value = json.loads(file.read_text(encoding="utf-8"))
+            return value if isinstance(value, dict) else {}
+    return {}
+
+
 def _step(name: str, lock: Lock, makers: Mapping[str, str], *, code: Code, cache: Path) -> Step:
     entry = lock[name]
     inputs, code_files = [], []
@@ -239,16 +243,6 @@ def _cached(entry: Mapping[str, Any], cache: Path) -> str:
     except OSError:
         return ""
     return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else ""
-
-
-def _read(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
-    """A JSON artifact by its digest in `lock`, from the cache or, if the digest matches, from the working tree; else empty."""
-    digest = digest_of(out_digests(lock), path, objects)
-    for file in (object_path(objects, digest), Path(path)) if digest else ():
-        if file.is_file() and file_md5(file) == digest:
-            value = json.loads(file.read_text(encoding="utf-8"))
-            return value if isinstance(value, dict) else {}
-    return {}
 
 
 def _overlap(path: str, other: str) -> bool:
