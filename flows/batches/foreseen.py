@@ -69,7 +69,7 @@ class Foreseen:
 
 def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
     """What prepare will find once `parts` are merged in this order."""
-    judged = {split: _merged([rows for part in parts for rows in part.judged.get(split, ())]) for split in SPLITS}
+    judged = {split: _merged(parts, split) for split in SPLITS}
     usable = {split: _have_text(rows.docs, parts) for split, rows in judged.items()}
     query_text = {split: _texts_of(rows.queries, parts) for split, rows in judged.items()}
     kept_rows = {split: usable[split] & query_text[split][0] & (query_text[split][1] != EMPTY) for split in SPLITS}
@@ -96,21 +96,21 @@ def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
 
 def judged_queries(parts: Sequence[Part], split: str) -> Hashes:
     """Hashes of the queries with judgments in a split."""
-    return np.unique(_merged([rows for part in parts for rows in part.judged.get(split, ())]).queries)
+    return np.unique(_merged(parts, split).queries)
 
 
 def query_texts(parts: Sequence[Part], splits: Sequence[str]) -> set[int]:
     """Hashes of the texts of the queries that are judged in one of the splits."""
     text_hashes = set[int]()
     for split in splits:
-        rows = _merged([rows for part in parts for rows in part.judged.get(split, ())])
-        known, texts = _texts_of(rows.queries, parts)
+        known, texts = _texts_of(_merged(parts, split).queries, parts)
         text_hashes.update(texts[known].tolist())
     return text_hashes
 
 
-def _merged(blocks: Sequence[Rows]) -> Rows:
-    """The rows of all blocks as one, keeping only the last row of each (query, document) pair."""
+def _merged(parts: Sequence[Part], split: str) -> Rows:
+    """The judgments of a split in all parts, keeping only the last of each (query, document) pair."""
+    blocks = [rows for part in parts for rows in part.judged.get(split, ())]
     if not blocks:
         no_hashes: Hashes = np.empty(0, dtype=np.uint64)
         return Rows(no_hashes, no_hashes, np.empty(0, dtype=np.bool_))

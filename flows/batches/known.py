@@ -116,7 +116,7 @@ class Part:
 
     def add_documents(self, block: Sequence[Document]) -> tuple[Hashes, Hashes, list[str]]:
         """Add a block; return the hash of each id, and each document's title and text as one string: its hash, and itself."""
-        keys, texts = hashes([document.id for document in block]), [full_text(document) for document in block]
+        keys, texts = hashes([document.id for document in block]), [full_text(document.title, document.text) for document in block]
         text_keys = hashes(texts)
         self.documents.extend(keys)
         self.texts.extend(text_keys)
@@ -195,9 +195,9 @@ def pair_hashes(queries: Hashes, docs: Hashes) -> Hashes:
     return queries * MIX + docs
 
 
-def full_text(document: Document) -> str:
+def full_text(title: str, text: str) -> str:
     """Title and text as one string, by which a document is sampled and compared."""
-    return f"{document.title} {document.text}".strip() if document.title else document.text
+    return f"{title} {text}".strip() if title else text
 
 
 def is_blank(record: Document | Query) -> bool:

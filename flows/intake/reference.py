@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
-from flows.batches.known import Known, Sample
+from flows.batches.known import Known, Sample, full_text
 from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.intake.shift import WORDS, Shift, vector_shift, word_shift
@@ -91,7 +91,7 @@ def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str
         sample = Sample(size)
         for batch in read_batches(folder / Path(path).name, schema):
             titles = batch["title"].to_pylist() if "title" in schema.names else [""] * batch.num_rows
-            texts = [f"{title} {text}".strip() if title else text for title, text in zip(titles, batch["text"].to_pylist(), strict=True)]
+            texts = list(map(full_text, titles, batch["text"].to_pylist()))
             sample.add(hashes(batch["id"].to_pylist()).tolist(), texts)
         samples[kind] = sample.texts()
     return samples
