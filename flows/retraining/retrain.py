@@ -9,7 +9,7 @@ import contextlib
 import traceback
 import uuid
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -122,7 +122,8 @@ def _retrain_until_settled(
         _say(machines.fetch(folder), display)
 
     for _ in range(TRIES):
-        with _inside(retraining_tree.prepare(project, follow, meet)) as tree:
+        tree = retraining_tree.prepare(project, follow, meet)
+        with contextlib.chdir(tree.folder):
             try:
                 ended = _retrain_once(project, tree, attempt.begun, check=check, processes=processes, display=display)
             except decision.Overtaken as changed:
@@ -166,12 +167,6 @@ def _retrain_once(
         ended, champion=decided.champion.number if decided.promoted else begun.champion, comparison=decided.champion.comparison or None
     )
     return replace(ended, commit=decision.record(project, tree, decided, ended=ended, known=seen.known))
-
-
-@contextlib.contextmanager
-def _inside(tree: retraining_tree.Tree) -> Iterator[retraining_tree.Tree]:
-    with contextlib.chdir(tree.folder):
-        yield tree
 
 
 def _number(project: Path) -> int | None:
