@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from flows.experiments.compare import Side, groups_of, rows, side_of
-from flows.experiments.store import PARAMS, Experiment
+from flows.experiments.store import PARAMS, Experiment, value_at
 from flows.experiments.table import Layout, Setting
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import best_of, best_system, is_tie, metric_of
@@ -143,22 +143,16 @@ def edge_notes(tried: Sequence[Tried], best: Standing, level: Sequence[Standing]
     """
     run = best.runs[0]
     for key in run.keys:
-        value, values = _at(run.sections, key), [number for one in tried if _is_number(number := _at(one.sections, key))]
+        value, values = value_at(run.sections, key), [number for one in tried if _is_number(number := value_at(one.sections, key))]
         if not _is_number(value) or key.endswith("seed") or len(set(values)) < 2 or value not in (min(values), max(values)):
             continue
-        if any(_at(one.runs[0].sections, key) != value for one in level):
+        if any(value_at(one.runs[0].sections, key) != value for one in level):
             continue
         direction, word, comparative = (1, "largest", "larger") if value == max(values) else (-1, "smallest", "smaller")
         if _passes(
             run.sections, key, value + direction if isinstance(value, int) else math.nextafter(value, direction * math.inf), check=check
         ):
             yield f"{key}: the best value, {value}, is the {word} tried; try {comparative} ones"
-
-
-def _at(sections: Any, key: str) -> Any:
-    for name in key.split("."):
-        sections = sections.get(name) if isinstance(sections, Mapping) else None
-    return sections
 
 
 def _is_number(value: Any) -> bool:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.experiments.store import PARAMS, best_model, flatten
 from flows.process.display import fitted_table, terminal_width
-from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, current_lock, lock_of, mapping_at, out_digests, out_makers, parameters
+from flows.repository.lock import (
+    LOCK,
+    Lock,
+    commit_of,
+    corpus_of,
+    current_lock,
+    lock_of,
+    mapping_at,
+    out_digests,
+    out_makers,
+    parameters,
+    tracked,
+)
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.exposure import champions
@@ -286,7 +298,7 @@ def differences(first: Side, other: Side) -> Iterator[str]:
     if len(changed) > LISTED:
         yield f"{(left := len(changed) - LISTED)} more parameter{'s' * (left != 1)}"
     for kind, file in (("source", SOURCE), ("code", str(CODE))):
-        old, new = _tracked(first.stages, file), _tracked(other.stages, file)
+        old, new = (tracked(file, *side.stages.values()) for side in (first, other))
         if keys := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):
             yield f"{kind}: {', '.join(keys)}"
     ours, theirs = _own(first, other), _own(other, first)
@@ -319,10 +331,6 @@ def _flat(side: Side) -> dict[str, Any]:
 def _entry(key: str) -> str:
     """`rounds.star` of rounds.star.lr."""
     return ".".join(key.split(".")[:2])
-
-
-def _tracked(stages: Lock, file: str) -> dict[str, Any]:
-    return {key: value for entry in stages.values() for key, value in ((entry.get("params") or {}).get(file) or {}).items()}
 
 
 def _shown(values: Mapping[str, Any], key: str) -> str:

@@ -129,6 +129,14 @@ def means_on_dev(name: str, lock: Lock, sections: Mapping[str, Any]) -> dict[str
     return means
 
 
+def value_at(sections: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key; None if there is none."""
+    value: Any = sections
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """A nested mapping by dotted key; an empty one is a value."""
     if not isinstance(value, dict) or (not value and prefix):

@@ -8,7 +8,7 @@ from flows.explaining.runs import TRAININGS
 from flows.explaining.shapley import Coalition
 from flows.explaining.sides import DATA, Factor, Side
 from flows.process.display import clock
-from flows.repository.lock import Lock, entry_digest, parameters
+from flows.repository.lock import Lock, entry_digest, parameters, tracked
 from flows.repository.worktree import SOURCE
 from flows.storage import makings
 from flows.storage.cache import cache_folder
@@ -110,10 +110,10 @@ def relevant_factors(old: Side, new: Side, factors: Sequence[Factor]) -> dict[st
 
 def _touches(factor: Factor, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     sections = {key.partition(".")[0] for key in _differing(without_digests(parameters(old)), without_digests(parameters(new)))}
-    sources = {key.partition(".")[0] for key in _differing(_tracked(old, SOURCE), _tracked(new, SOURCE))}
+    sources = {key.partition(".")[0] for key in _differing(tracked(SOURCE, old), tracked(SOURCE, new))}
     old_references, new_references = (frozen_references(dict(parameters(entry))) for entry in (old, new))
     code = {name for name in old_references.keys() & new_references.keys() if old_references[name] != new_references[name]}
-    code = code or _differing(_tracked(old, str(CODE)), _tracked(new, str(CODE))) or _differing(_files(old), _files(new))
+    code = code or _differing(tracked(CODE, old), tracked(CODE, new)) or _differing(_files(old), _files(new))
     data = (factor.data or factor.batches) and sources.intersection(DATA)
     return bool(data or (sections | sources).intersection(factor.sections) or (factor.code and code))
 
@@ -121,10 +121,6 @@ def _touches(factor: Factor, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
 def _differs_in_graph(old: Side, new: Side, stage: str) -> bool:
     name = stage.partition("@")[0]
     return old.graph.get(name) != new.graph.get(name)
-
-
-def _tracked(entry: Mapping[str, Any], file: str) -> Mapping[str, Any]:
-    return dict((entry.get("params") or {}).get(file) or {})
 
 
 def _files(entry: Mapping[str, Any]) -> dict[str, Any]:

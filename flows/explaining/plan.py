@@ -9,6 +9,7 @@ from flows.explaining.data import Data, Inbox
 from flows.explaining.runs import Configuration, is_direct
 from flows.explaining.shapley import Coalition
 from flows.explaining.sides import Factor, Side, factors, join_factors
+from flows.repository.lock import tracked
 from flows.repository.worktree import SOURCE
 from flows.storage.cache import cache_folder, object_path
 from tasks.core.errors import UserError
@@ -135,5 +136,5 @@ def _data_factors(data_factor: Factor, old: tuple[Side, Data], new: tuple[Side, 
 def _is_cached(side: Side) -> bool:
     """Whether the cache has everything that was made directly from the side's data."""
     objects = cache_folder() / "files" / "md5"
-    made = [entry for entry in side.stages.values() if "dataset.digest" in ((entry.get("params") or {}).get(SOURCE) or {})]
+    made = [entry for entry in side.stages.values() if "dataset.digest" in tracked(SOURCE, entry)]
     return all(object_path(objects, str(out["md5"])).is_file() for entry in made for out in entry.get("outs") or [])

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.champions.champion import read_champions
-from flows.experiments.store import cached_metrics, means_on_dev
+from flows.experiments.store import cached_metrics, means_on_dev, value_at
 from flows.parameters.checks import SYSTEMS
 from flows.parameters.needs import NEGATIVES
-from flows.repository.lock import Lock, commit_of, lock_of, mapping_at, parameters, read_blob
+from flows.repository.lock import Lock, commit_of, lock_of, mapping_at, parameters, read_blob, tracked
 from flows.repository.worktree import SOURCE
 from flows.results.fusions import BM25
 from flows.results.generations import outdated
@@ -140,7 +140,7 @@ def factors(old: Side, new: Side) -> list[Factor]:
     by_section: dict[str, list[str]] = {}
     for key in sorted(_keys(old) | _keys(new)):
         if key.partition(".")[0] not in YARDSTICK:
-            for line in _lines(key, _at(old.sections, key), _at(new.sections, key)):
+            for line in _lines(key, value_at(old.sections, key), value_at(new.sections, key)):
                 by_section.setdefault(key.partition(".")[0], []).append(line)
     for key in _differing(_tracked(old, SOURCE), _tracked(new, SOURCE)):
         if key.partition(".")[0] not in DATA:
@@ -201,13 +201,6 @@ def _keys(side: Side) -> set[str]:
     return {key for entry in side.stages.values() for key in parameters(entry)}
 
 
-def _at(sections: Mapping[str, Any], key: str) -> Any:
-    value: Any = sections
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def _lines(key: str, old: Any, new: Any) -> list[str]:
     """How a value differs, by the deepest keys: `rounds.star.lr: 1e-05 -> 2e-05`."""
     if old == new:
@@ -218,8 +211,8 @@ def _lines(key: str, old: Any, new: Any) -> list[str]:
     return [f"{key}: {' -> '.join(shown)}"]
 
 
-def _tracked(side: Side, file: str) -> dict[str, Any]:
-    return {key: value for entry in side.stages.values() for key, value in ((entry.get("params") or {}).get(file) or {}).items()}
+def _tracked(side: Side, file: Path | str) -> dict[str, Any]:
+    return tracked(file, *side.stages.values())
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any], sections: tuple[str, ...] = ()) -> list[str]:
@@ -233,7 +226,7 @@ def _digest(side: Side, key: str) -> str:
 
 def _code(old: Side, new: Side) -> list[str]:
     """The model's stages whose code, or definition in dvc.yaml, differs, such as `train`; also named functions and files of code."""
-    old_digests, new_digests = _tracked(old, str(CODE)), _tracked(new, str(CODE))
+    old_digests, new_digests = _tracked(old, CODE), _tracked(new, CODE)
     old_digests, new_digests = old_digests | _named(old), new_digests | _named(new)
     names = [key for key in sorted(old_digests.keys() & new_digests.keys()) if old_digests[key] != new_digests[key]]
     bases = dict.fromkeys(stage.partition("@")[0] for stage in (*old.stages, *new.stages))

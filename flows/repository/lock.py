@@ -148,8 +148,12 @@ def _mapping(name: str, text: str) -> Mapping[str, Any]:
 
 def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """The parameters of an entry, by dotted key: from data/params.json, or from params.yaml, which stages tracked before version 0.2."""
-    tracked = entry.get("params") or {}
-    return {**(tracked.get("params.yaml") or {}), **(tracked.get(str(FROZEN)) or {})}
+    return tracked("params.yaml", entry) | tracked(FROZEN, entry)
+
+
+def tracked(file: Path | str, *entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that these entries tracked in a parameter file, by key; where two differ, the last one."""
+    return {key: value for entry in entries for key, value in ((entry.get("params") or {}).get(str(file)) or {}).items()}
 
 
 def corpus_of(lock: Mapping[str, Mapping[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check, systems
 from flows.parameters.needs import SECTIONS, entries, keep_needed
-from flows.repository.lock import current_lock, mapping_at, parameters, read_blob
+from flows.repository.lock import current_lock, mapping_at, parameters, read_blob, tracked
 from flows.results.fusions import SEARCHED, is_served
 from flows.results.metrics import Metrics
 from flows.retraining import starting
@@ -203,12 +203,9 @@ def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, 
 
 def _changed_code(project: Path, now: Champion) -> list[str]:
     """The stages that decide models, and functions that parameters name, whose code has changed since the champion's commit."""
-    before: dict[str, str] = {}
-    functions: dict[str, str] = {}
-    for entry in champion.lock_at(project, now.commit).values():
-        before |= (entry.get("params") or {}).get(str(CODE)) or {}
-        functions |= frozen_references(dict(parameters(entry)))
-    before |= functions
+    stages = champion.lock_at(project, now.commit).values()
+    functions = {name: digest for entry in stages for name, digest in frozen_references(dict(parameters(entry))).items()}
+    before = tracked(CODE, *stages) | functions
     after = read_json(CODE) if CODE.exists() else {}
     after |= frozen_references(read_json(FROZEN)) if FROZEN.exists() else {}
     return [f"the code of {name}" for name in (*TRAINING, *functions) if name in before and before[name] != after.get(name)]

@@ -16,7 +16,7 @@ from typing import Any
 from flows.process.display import text_table
 from flows.process.processes import ask
 from flows.repository.git import git
-from flows.repository.lock import Lock, commit_of, current_lock, entry_digest, lock_of, out_digests, parameters
+from flows.repository.lock import Lock, commit_of, current_lock, entry_digest, lock_of, out_digests, parameters, tracked
 from flows.storage.cache import cache_folder, digest_of, files_at, listing, object_path
 from flows.team.lineage import ancestors, recorded_json
 from tasks.core.errors import UserError
@@ -277,7 +277,7 @@ def _link(files: Mapping[str, str], objects: Path, place: Path) -> str:
 
 def _other_code(training: Training) -> list[str]:
     """A note if the stage's code differs from the working tree's, which replays the draws."""
-    recorded = ((training.entry.get("params") or {}).get(str(CODE)) or {}).get(training.stage)
+    recorded = tracked(CODE, training.entry).get(training.stage)
     if recorded is None or not (Path(PACKAGE) / training.stage).is_dir() or recorded == Reader(Path()).stage_digest(training.stage):
         return []
     return [

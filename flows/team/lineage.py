@@ -23,6 +23,7 @@ from flows.repository.lock import (
     out_makers,
     parameters,
     read_blob,
+    tracked,
 )
 from flows.storage import makings
 from flows.storage.cache import cache_folder, digest_of, file_md5, object_path
@@ -167,7 +168,7 @@ def sources_of(source: Mapping[str, Any], lock: Lock, stages: Sequence[str]) -> 
 
     Entries whose digest is not the recorded one are left out: the stages read an earlier state of these sources.
     """
-    read = {item for name in stages for item in ((lock[name].get("params") or {}).get(SOURCE) or {}).items()}
+    read = {item for name in stages for item in tracked(SOURCE, lock[name]).items()}
     entries = dict[str, Mapping[str, Any]]()
     for kind, entry in source.items():
         entries |= {kind: entry} if "source" in entry else {f"{kind}.{name}": own for name, own in entry.items()}
@@ -217,14 +218,13 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], *, code: Code, cache
             commit = code.commit(path, digest)
             code_files.append(File(path, digest, commit=commit, note="" if commit else code.absence(limited=False)))
     outs = tuple(File(str(out["path"]), str(out.get("md5", "")), name) for out in entry.get("outs", []))
-    tracked = entry.get("params") or {}
-    for stage, digest in (tracked.get(str(CODE)) or {}).items():
+    for stage, digest in tracked(CODE, entry).items():
         commit = code.commit_of_stage(stage, digest)
         code_files.append(File(f"{PACKAGE}/{stage}", digest, commit=commit, note="" if commit else code.absence(limited=True)))
     for function, digest in frozen_references(dict(parameters(entry))).items():
         commit = code.commit_of_reference(function, digest)
         code_files.append(File(function, digest, commit=commit, note="" if commit else code.absence(limited=True)))
-    source_params = {f"{SOURCE}: {key}": value for key, value in (tracked.get(SOURCE) or {}).items()}
+    source_params = {f"{SOURCE}: {key}": value for key, value in tracked(SOURCE, entry).items()}
     params = {**parameters(entry), **source_params}
     return Step(
         name, str(entry.get("cmd", "")), tuple(parents(lock, name)), params, tuple(inputs), tuple(code_files), outs, _cached(entry, cache)
