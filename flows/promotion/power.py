@@ -1,7 +1,7 @@
 """The power of the next comparison, shown before training, from the spread of the last comparison's differences."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ from flows.promotion import betting
 from flows.promotion.groups import NEAR
 from flows.promotion.records import Promotion
 from tasks.core.statistics.confirmation import ONE_IN
-from tasks.core.statistics.power import noncentral_t
+from tasks.core.statistics.power import noncentral_t, smallest_count
 
 GAIN = 0.02  # the gain whose chance is told, in units of the measure
 WANTED = 0.9
-MOST = 10**7  # queries that `smallest_count` tries
+MOST = 10**7  # queries that are tried, at most
 STEPS, PATHS = 400, 4000
 
 
@@ -33,7 +33,7 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
     def promotion_chance(gain: float, count: int = round(queries / group_size)) -> float:
         return pass_chance(gain, count, spread=spread, rule=rule, looks=int(last.get("looks", 1)), uneven=uneven)
 
-    needed = smallest_count(lambda count: promotion_chance(GAIN, count) >= WANTED)
+    needed = smallest_count(lambda count: promotion_chance(GAIN, count) >= WANTED, MOST)
     needed_text = f"{'about' if needed else 'more than'} {math.ceil((needed or MOST) * group_size / share):,} dev queries are"
     confirm = f" ({queries:,} confirm)" if share < 1 else ""
     confirm += f" in groups of {group_size:.1f} that share relevant documents" if group_size > 1 else ""
@@ -73,17 +73,3 @@ def pass_chance(gain: float, queries: int, *, spread: float, rule: Promotion, lo
         bet = np.minimum(np.sqrt(2 * to_win / (1 - place / STEPS)), largest_bet)
         to_win = np.maximum(to_win - (bet * step - bet**2 / (2 * STEPS)), 0.0)
     return min(t_power, float((to_win == 0).mean()))
-
-
-def smallest_count(true: Callable[[int], bool]) -> int | None:
-    """The least number of queries from 2 for which `true`, which stays true from there on; None beyond MOST."""
-    high = 2
-    while not true(high):
-        high *= 2
-        if high > MOST:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if middle >= 2 and true(middle) else (middle, high)
-    return high

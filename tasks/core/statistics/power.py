@@ -48,7 +48,7 @@ def effect(differences: Floats, alpha: float, groups: Numbers | None = None) -> 
     deviation = estimate.error * math.sqrt(draws)  # of one draw
     d, scale = estimate.mean / deviation, deviation / float(differences.std(ddof=1))
     low, high = d_interval(d, draws, alpha)
-    needed = queries_needed(d, alpha)
+    needed = smallest_count(lambda queries: power(d, queries, alpha) >= WANTED, MOST)
     return Effect(
         d * scale,
         low * scale,
@@ -72,17 +72,17 @@ def detectable(queries: float, alpha: float, wanted: float = WANTED) -> float:
     return _root(lambda d: power(d, queries, alpha) - wanted)
 
 
-def queries_needed(d: float, alpha: float, wanted: float = WANTED) -> int | None:
-    """The smallest number of queries at which a test finds an effect of `d` with probability `wanted`; None if it is above MOST."""
+def smallest_count(enough: Callable[[int], bool], most: int) -> int | None:
+    """The least number of queries from 2 that is `enough`, as all larger numbers must be; None if no power of 2 up to `most` is."""
     high = 2
-    while power(d, high, alpha) < wanted:
+    while not enough(high):
         high *= 2
-        if high > MOST:
+        if high > most:
             return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if middle >= 2 and power(d, middle, alpha) >= wanted else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 

@@ -7,15 +7,31 @@ import pytest
 from scipy import stats
 
 from tasks.core.statistics.clusters import mean_over_groups
-from tasks.core.statistics.power import d_interval, detectable, effect, noncentral_t, power, power_warning, queries_needed
+from tasks.core.statistics.power import (
+    MOST,
+    WANTED,
+    d_interval,
+    detectable,
+    effect,
+    noncentral_t,
+    power,
+    power_warning,
+    smallest_count,
+)
 
 
 @pytest.mark.parametrize(("d", "target", "queries"), [(0.2, 0.8, 199), (0.5, 0.8, 34), (0.8, 0.8, 15), (0.5, 0.95, 54), (0.3, 0.9, 119)])
 def test_queries_needed_are_those_of_g_power(d: float, target: float, queries: int) -> None:
     """Two-sided paired t-test at .05, as in G*Power's and Cohen's tables (d 0.5: 34)."""
-    assert queries_needed(d, 0.05, target) == queries
+    assert smallest_count(lambda n: power(d, n, 0.05) >= target, MOST) == queries
     assert power(d, queries, 0.05) >= target > power(d, queries - 1, 0.05)
     assert detectable(queries, 0.05, target) <= d < detectable(queries - 1, 0.05, target)
+
+
+def test_the_smallest_count() -> None:
+    assert [smallest_count(lambda n, at=at: n >= at, MOST) for at in (2, 3, 17, 64, 1000)] == [2, 3, 17, 64, 1000]
+    assert smallest_count(lambda _: False, MOST) is None
+    assert [smallest_count(lambda n: n >= 9, most) for most in (15, 16)] == [None, 9]
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 30, 400, 5000])
@@ -103,7 +119,8 @@ def test_an_effect_over_groups_is_tested_by_one_value_per_group() -> None:
     assert grouped.needed == 3 * alone.needed, "in queries"
     less, estimate = effect(values[:-1], 0.05, numbers[:-1]), mean_over_groups(values[:-1], numbers[:-1])
     d = estimate.mean / estimate.error / math.sqrt(estimate.effective)
-    assert less and less.needed == math.ceil(queries_needed(d, 0.05) * 89 / estimate.effective)  # type: ignore[operator]
+    needed = smallest_count(lambda n: power(d, n, 0.05) >= WANTED, MOST)
+    assert less and needed and less.needed == math.ceil(needed * 89 / estimate.effective)
     assert less.power == pytest.approx(power(d, estimate.effective, 0.05))
     assert effect(np.ones(4), 0.05, np.array([0, 0, 1, 1])) is None
 

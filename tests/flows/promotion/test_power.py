@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from flows.promotion.betting import BOLD, shows_more
-from flows.promotion.power import foresee, pass_chance, smallest_count
+from flows.promotion.power import MOST, foresee, pass_chance
 from flows.promotion.records import Promotion
+from tasks.core.statistics.power import smallest_count
 
 GUARANTEED, NOT_WORSE = Promotion(), Promotion(rule="not_worse")
 
@@ -55,7 +56,7 @@ def test_the_line() -> None:
     last = {"spread": 0.25, "queries": 720, "dev": 900, "rule": "guaranteed"}
     line = foresee(last, GUARANTEED, "m")
     chance = pass_chance(0.02, 720, spread=0.25, rule=GUARANTEED)
-    needed = smallest_count(lambda n: pass_chance(0.02, n, spread=0.25, rule=GUARANTEED) >= 0.9)
+    needed = smallest_count(lambda n: pass_chance(0.02, n, spread=0.25, rule=GUARANTEED) >= 0.9, MOST)
     assert needed
     assert line.startswith("promotion (guaranteed): with 900 dev queries (720 confirm) and the last comparison's spread of 0.250")
     assert f"a gain of 0.02 is promoted with a chance of about {chance:.0%}" in line
@@ -72,8 +73,3 @@ def test_the_line() -> None:
     assert foresee({"reason": "of an older version"}, GUARANTEED, "m") == ""
     assert foresee(last | {"measure": "m"}, GUARANTEED, "m") == line
     assert foresee(last | {"measure": "other"}, GUARANTEED, "m") == "", "the spread of another measure says nothing"
-
-
-def test_least() -> None:
-    assert [smallest_count(lambda n, at=at: n >= at) for at in (2, 3, 17, 64, 1000)] == [2, 3, 17, 64, 1000]
-    assert smallest_count(lambda _: False) is None
