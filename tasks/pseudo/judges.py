@@ -27,12 +27,12 @@ from tasks.core.retrieval.queries import encode_queries
 from tasks.core.retrieval.ranked import ranked_tables
 from tasks.core.stage.progress import Progress, track
 from tasks.core.stage.scratch import is_sealed, seal
-from tasks.core.tables.batching import split_batch
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
-from tasks.core.text.document import Text, document_text
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import document_parts, document_texts
 from tasks.core.tokens.folder import open_tokens
 from tasks.core.tokens.params import Tokenize
 from tasks.core.tokens.store import write_tokens
@@ -70,8 +70,7 @@ def search_bm25(queries: Sequence[Candidate], documents: Path, bm25: BM25, text:
         index_folder, postings = Path(folder, "index"), Path(folder, "postings")
         for path in (index_folder, postings):
             path.mkdir()
-        texts = (body for _, bodies in _documents(documents, text) for body in bodies)
-        tracked_texts = track(texts, "pseudo: documents analyzed", count_rows(documents))
+        tracked_texts = track(document_texts(documents, text), "pseudo: documents analyzed", count_rows(documents))
         ids = (batch["id"] for batch in read_batches(documents, DOCUMENTS, ["id"]))
         save(index_folder, build(tracked_texts, terms, bm25, postings), ids, bm25)
         index, indexed_ids, _ = load(index_folder)
@@ -92,8 +91,8 @@ def search_dense(
         token_folder = Path(folder)
         texts = [([candidate.id for candidate in candidates], [candidate.text for candidate in candidates])]
         write_tokens(token_folder / "queries", texts, tokenizer, tokenize.query, digest=digest, total=len(candidates))
-        document_texts = _documents(documents, text)
-        write_tokens(token_folder / "documents", document_texts, tokenizer, tokenize.document, digest=digest, total=count_rows(documents))
+        parts = document_parts(documents, text)
+        write_tokens(token_folder / "documents", parts, tokenizer, tokenize.document, digest=digest, total=count_rows(documents))
         queries, passages = open_tokens(token_folder / "queries"), open_tokens(token_folder / "documents")
         vectors = encode_queries(encoder.folder, queries, encoder.precision, device)
         tower = move_module(load_towers(encoder.folder).document, device, compute_dtype(device, encoder.precision))
@@ -117,10 +116,3 @@ def search_dense(
         progress.close()
         ids = StoredIds(token_folder / "documents" / "ids.parquet")
         yield from ranked_tables(scores, rows_QK, queries.ids(), ids, passages.owners, depth)
-
-
-def _documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
-    for batch in read_batches(path, DOCUMENTS):
-        for part in split_batch(batch, ["title", "text"]):
-            rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
-            yield part["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.core.machine.processes import map_in_order, resumable
-from tasks.core.tables.batching import split_batch
 from tasks.core.tables.parquet import count_groups, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
-from tasks.core.text.document import Text, document_text
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import document_parts
 from tasks.core.tokens.bare_tokenizer import Known
 from tasks.core.tokens.params import Cut
 from tasks.core.tokens.store import Rows, rows_by
@@ -51,15 +51,7 @@ def tokenize_documents(job: Job, processes: int, scratch: Path | None) -> Iterat
 def tokenize_group(job: Job, group: int) -> list[Rows]:
     """The rows of the documents of one row group, in parts of at most TEXT_BYTES of text."""
     rows = _rows(job.tokenizer.resolve(), job.known, job.cut)
-    return [rows(ids, texts) for ids, texts in texts_of(job, group)]
-
-
-def texts_of(job: Job, group: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Ids and texts of one row group, a part at a time."""
-    for batch in read_batches(job.documents, DOCUMENTS, group=group):
-        for part in split_batch(batch, ["title", "text"]):
-            rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
-            yield part["id"].to_pylist(), [document_text(title, body, job.text) for title, body in rows]
+    return [rows(ids, texts) for ids, texts in document_parts(job.documents, job.text, group)]
 
 
 def keep_group(job: Job, group: int, path: Path) -> None:

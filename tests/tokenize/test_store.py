@@ -18,6 +18,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QUERIES
+from tasks.core.text import mapped
 from tasks.core.tokens.folder import open_tokens
 from tasks.core.tokens.params import Cut
 from tasks.core.tokens.store import write_tokens
@@ -232,7 +233,7 @@ def test_long_documents_are_tokenized_a_few_at_a_time(
 
     pieces._rows.cache_clear()
     monkeypatch.setattr(pieces, "rows_by", recorded_rows_by)
-    monkeypatch.setattr(pieces, "split_batch", partial(pieces.split_batch, size=2000))
+    monkeypatch.setattr(mapped, "split_batch", partial(mapped.split_batch, size=2000))
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}")) == expected
     assert len(sizes) > 4 and max(sizes) <= 2000
     pieces._rows.cache_clear()

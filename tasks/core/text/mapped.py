@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tasks.core.stage.progress import track
 from tasks.core.stage.scratch import is_sealed, seal
+from tasks.core.tables.batching import split_batch
 from tasks.core.tables.parquet import count_rows, read_batches, read_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.text.document import Text, document_text
@@ -60,9 +61,15 @@ def corpus_texts(corpus: Path, settings: Text, path: Path) -> Texts:
 
 def document_texts(path: Path, settings: Text) -> Iterator[str]:
     """The texts of a file of documents, as every stage reads them, in its order."""
-    for batch in read_batches(path, DOCUMENTS):
-        for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
-            yield document_text(title, text, settings)
+    return (text for _, texts in document_parts(path, settings) for text in texts)
+
+
+def document_parts(path: Path, settings: Text, group: int | None = None) -> Iterator[tuple[list[str], list[str]]]:
+    """Ids and texts of a file of documents, or of one of its row groups, with at most TEXT_BYTES of text at a time."""
+    for batch in read_batches(path, DOCUMENTS, group=group):
+        for part in split_batch(batch, ["title", "text"]):
+            rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
+            yield part["id"].to_pylist(), [document_text(title, text, settings) for title, text in rows]
 
 
 def query_texts(corpus: Path, split: str) -> list[tuple[str, str]]:

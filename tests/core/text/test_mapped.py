@@ -36,7 +36,7 @@ def test_texts_are_written_once_unless_corrupt(tiny_corpus: Any, tmp_path: Path,
     texts = read_texts()
     assert texts == [f"{title} {text}" if title else text for title, text in tiny_corpus.documents.values()]
     with monkeypatch.context() as context:
-        context.setattr(mapped, "read_batches", lambda *_: pytest.fail("the corpus was read again"))
+        context.setattr(mapped, "read_batches", lambda *_, **__: pytest.fail("the corpus was read again"))
         assert read_texts() == texts
     for name in ("t.bin", "t.npy"):
         file = tmp_path / name
