@@ -18,7 +18,7 @@ from tasks.core.machine.devices import to_device, to_tensor
 from tasks.core.stage.draws import CHUNK_DROPOUT, draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.tokens.chunks import Chunks
-from tasks.core.tokens.folder import cut_by_budget
+from tasks.core.tokens.folder import cut_by_budget, pad_rows
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import backward_to, gather_vectors
 from tasks.core.training.loop import Steps
@@ -60,15 +60,6 @@ class Work:
     graph_tokens: int
     pad: int
     gang: "Gang | None" = None
-
-
-def pad_rows(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad rows of tokens to one length: ids and attention mask, both [B, L]."""
-    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    mask_BL = np.arange(lengths.max()) < lengths[:, None]
-    ids_BL = np.full(mask_BL.shape, pad, dtype=np.int64)
-    ids_BL[mask_BL] = np.concatenate(rows)
-    return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
 
 
 def reduce_losses(losses: torch.Tensor, reduction: str) -> torch.Tensor:

@@ -6,6 +6,7 @@ ids.parquet (one id per owner), meta.json; same.npy (int64, one per owner; empty
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,14 +59,19 @@ class Tokens:
 
     def padded(self, rows: Ints, length: int = 0) -> "tuple[torch.Tensor, torch.Tensor]":
         """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or that of the longest row."""
-        import torch
+        spans = zip(self.offsets[rows], self.offsets[rows + 1], strict=True)
+        return pad_rows([self.flat[start:end] for start, end in spans], self.pad, length)
 
-        starts, ends = self.offsets[rows], self.offsets[rows + 1]
-        lengths = ends - starts
-        mask_BL = np.arange(max(length, lengths.max())) < lengths[:, None]
-        ids_BL = np.full(mask_BL.shape, self.pad, dtype=np.int64)
-        ids_BL[mask_BL] = np.concatenate([self.flat[s:e] for s, e in zip(starts, ends, strict=True)])
-        return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
+
+def pad_rows(rows: Sequence[npt.NDArray[np.generic]], pad: int, length: int = 0) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Pad rows of tokens to `length`, or to that of the longest: ids and attention mask, both int64 [B, L]."""
+    import torch
+
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    mask_BL = np.arange(max(length, lengths.max())) < lengths[:, None]
+    ids_BL = np.full(mask_BL.shape, pad, dtype=np.int64)
+    ids_BL[mask_BL] = np.concatenate(rows)
+    return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
 
 
 def open_tokens(folder: Path) -> Tokens:

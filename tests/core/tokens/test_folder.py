@@ -52,6 +52,9 @@ def test_rows_are_padded_at_the_end(tokens: Tokens, rows: list[int], ids: list[l
     actual_ids, actual_mask = tokens.padded(np.array(rows))
     assert actual_ids.tolist() == ids and actual_mask.tolist() == mask
     assert str(actual_ids.dtype) == str(actual_mask.dtype) == "torch.int64"
+    longer_ids, longer_mask = tokens.padded(np.array(rows), 5)
+    assert longer_ids.tolist() == [row + [9] * (5 - len(row)) for row in ids]
+    assert longer_mask.tolist() == [row + [0] * (5 - len(row)) for row in mask]
 
 
 def truncate(name: str, size: int) -> Callable[[Path], None]:
