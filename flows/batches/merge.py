@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.batches.pairs_files import code_digest, origin
-from flows.batches.records import WEIGHT, Files, beir_lines, files_of, has_half_character, lines
+from flows.batches.records import Files, beir_lines, files_of, lines
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, write_json
+from tasks.core.params.safe_yaml import HALVES
 from tasks.core.plurals import counted
+from tasks.core.sources.columns import WEIGHT
 from tasks.core.sources.datasets import PATH_KINDS, local_path
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.pairs import file_and_columns
@@ -155,7 +157,7 @@ def _identified(path: Path, number: int, line: str) -> str:
         record = None
     if not isinstance(record, dict) or "_id" not in record:
         raise UserError(f"{path}:{number}: found no JSON object with _id; fix that line")
-    if has_half_character(str(record["_id"])):  # which the database refuses
+    if HALVES.search(str(record["_id"])):  # which the database refuses
         raise UserError(
             f"{path}:{number}: _id contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text; fix that line"
         )

@@ -19,23 +19,18 @@ from typing import Any, NamedTuple
 
 from tasks.core.errors import UserError
 from tasks.core.files import open_unpacked
+from tasks.core.params.safe_yaml import HALVES
 from tasks.core.plurals import counted
 from tasks.core.sources.answers import is_answers
+from tasks.core.sources.columns import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.core.sources.datasets import plain_or_gz, split_qrels
-from tasks.core.sources.delimiters import BLANK, declares_delimiter, delimiter_of, is_tabbed
+from tasks.core.sources.delimiters import BLANK, LARGEST_CELL, declares_delimiter, delimiter_of, is_tabbed
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, column_order_error, weight_of
 
 NAMES = ("corpus", "queries")
-LARGEST_CELL = 1 << 28  # characters
 SHOWN = 60  # characters of a wrong line that a message quotes
-# Names that a CSV column may have, the same as prepare's (tests/flows/batches/test_records.py compares them).
-DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), ("text", "passage", "body")
-QUERY_ID, QUERY_TEXT = ("_id", "id", "qid", "query_id", "query-id"), ("text", "query")
-QREL_QUERY, QREL_DOC = ("query-id", "query_id", "qid", "query"), ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
-QREL_GRADE = ("score", "grade", "relevance")
-WEIGHT = "weight"  # the optional fourth column of qrels in BEIR form, and the name of CSV's
 
 Wrong = Callable[[str], None]  # is passed one line for each malformed line
 
@@ -137,7 +132,7 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
         answers = record.get("answers") or []
         if not is_answers(answers):
             wrong(f"{at}: found answers {shorten(answers)}, expected a list of strings")
-        elif has_half_character("".join(answers)):
+        elif HALVES.search("".join(answers)):
             wrong(f"{at}: an answer contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")
         elif id_and_text := _identified(at, record, wrong):
             yield Query(at, *id_and_text, any(answer.strip() for answer in answers))
@@ -235,16 +230,11 @@ def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str
         wrong(f"{at}: found {'no _id' if name is None else f'_id {shorten(name)}'}, expected a string or an integer")
     elif not isinstance(text, str):
         wrong(f"{at}: found {'no text' if text is None else f'text {shorten(text)}'}, expected a string")
-    elif has_half_character(f"{name}{text}{record.get('title')}"):
+    elif HALVES.search(f"{name}{text}{record.get('title')}"):
         wrong(f"{at}: the text contains an unpaired surrogate (\\ud800 to \\udfff), expected valid Unicode text")
     elif _named(at, str(name), wrong):
         return str(name), text
     return None
-
-
-def has_half_character(text: str) -> bool:
-    """Whether a text has a lone surrogate, which JSON can hold (`\\ud800`) and UTF-8 cannot."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _named(at: str, name: str, wrong: Wrong) -> bool:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from flows.batches.records import has_half_character, shorten
+from flows.batches.records import shorten
 from flows.converting.rows import Row, refuse
 from tasks.core.errors import UserError
+from tasks.core.params.safe_yaml import HALVES
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.pairs import ANCHORS, LABELS, NEGATIVE
 
@@ -73,7 +74,7 @@ def identifier(at: str, name: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         refuse(f"{at}: found {_describe(name, value)}, expected a string or an integer")
     text = str(value)
-    if not text or any(mark in text for mark in "\t\r\n\0") or has_half_character(text):
+    if not text or any(mark in text for mark in "\t\r\n\0") or HALVES.search(text):
         refuse(f"{at}: found {name} {shorten(text)}, expected a non-empty id without tabs, line ends, NUL, or half characters")
     return text
 

@@ -23,11 +23,13 @@ from typing import Any, Literal
 from flows.batches.foreseen import query_texts
 from flows.batches.known import Known
 from flows.batches.places import new_place
-from flows.batches.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
+from flows.batches.records import SHOWN, lines
 from flows.feedback.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
-from tasks.core.sources.delimiters import delimiter_of, seek_header
+from tasks.core.params.safe_yaml import HALVES
+from tasks.core.sources.columns import WEIGHT
+from tasks.core.sources.delimiters import LARGEST_CELL, delimiter_of, seek_header
 from tasks.core.statistics.judged import CLICKED
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import is_dev, plain
@@ -203,7 +205,7 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
         raise ValueError("found a hashed query, expected its text, as retemper serve --log-queries plain writes it")
     if not all(shown) or len(set(shown)) < len(shown):
         raise ValueError("found an empty id, or the same id twice, in shown, expected distinct ids")
-    if has_half_character("".join((text, *shown))):
+    if HALVES.search("".join((text, *shown))):
         raise ValueError("found an unpaired surrogate (\\ud800 to \\udfff) in query or shown, expected valid Unicode text")
     ranks = _ranks(record, shown)
     log.show(text, shown)

@@ -4,10 +4,10 @@ import csv
 from collections.abc import Collection
 from pathlib import Path
 
-from flows.batches.records import LARGEST_CELL, SHOWN
+from flows.batches.records import SHOWN
 from tasks.core.errors import UserError
 from tasks.core.files import new_file
-from tasks.core.sources.delimiters import NAMES, delimiter_of, seek_header
+from tasks.core.sources.delimiters import LARGEST_CELL, NAMES, delimiter_of, seek_header
 from tasks.core.sources.grades import MOST, is_grade
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import QUERIES

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tasks.core.errors import UserError
+from tasks.core.params.safe_yaml import HALVES
 from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS
 from tasks.core.tables.schemas import SPLITS
@@ -106,4 +107,4 @@ def batch_of(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.Recor
 
 def _half_character(record: Document | Query) -> bool:
     texts = [record.id, record.text, *([record.title] if isinstance(record, Document) else record.answers)]
-    return any("\ud800" <= character <= "\udfff" for text in texts for character in text)
+    return any(HALVES.search(text) for text in texts)

@@ -10,10 +10,10 @@ import pytest
 
 from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
+from tasks.core.sources.delimiters import LARGEST_CELL
 from tasks.core.sources.forgotten import mark
 from tasks.prepare.commands.withdraw import withdraw_records
 from tasks.prepare.forgotten import without_forgotten
-from tasks.prepare.readers.csv_tables import LARGEST_CELL
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
 

@@ -19,6 +19,7 @@ from tasks.core.errors import Invalid
 NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 EITHER = "commas or semicolons"
 BLANK = ' \t\r\n\v\f",;\ufeff'
+LARGEST_CELL = 1 << 28  # characters; csv's own limit of 131,072 is too small for a long document
 MOST = 100  # lines of one header; a quote that stays open longer is not closed at all
 SHOWN = 60  # characters of a header that a message quotes
 DECLARATION = re.compile(r"(\"?)sep=([,;\t|])\1", re.IGNORECASE)

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.errors import UserError
+from tasks.core.sources.columns import WEIGHT
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import read_marks
 from tasks.core.stage.entry import stage
@@ -33,7 +34,6 @@ from tasks.core.tables.id_sets import Ids
 from tasks.core.tables.schemas import SPLITS
 from tasks.core.trec.ids import WHITE
 from tasks.prepare.forgotten import without_forgotten
-from tasks.prepare.readers.beir import WEIGHT
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.records import chunks
 from tasks.prepare.source import Document, Qrel, Query, Source

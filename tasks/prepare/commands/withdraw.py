@@ -23,14 +23,14 @@ from typing import IO, NamedTuple
 
 from tasks.core.errors import UserError
 from tasks.core.files import is_gzip, new_file, open_unpacked
-from tasks.core.sources.delimiters import declares_delimiter, delimiter_of
+from tasks.core.sources.columns import TITLE
+from tasks.core.sources.delimiters import LARGEST_CELL, declares_delimiter, delimiter_of
 from tasks.core.sources.forgotten import mark
 from tasks.core.sources.json_lines import parse_line
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
-from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
+from tasks.prepare.readers.csv_tables import NAMES
 from tasks.prepare.readers.lines import BOM
-from tasks.prepare.readers.parquet import TITLE
 
 CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
 Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays

@@ -13,14 +13,13 @@ from typing import Any
 
 from tasks.core.errors import UserError
 from tasks.core.sources.answers import is_answers
+from tasks.core.sources.columns import WEIGHT
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.qrels import column_order_error
 from tasks.prepare.readers.csv_tables import negatives
 from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects, weight
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
-
-WEIGHT = "weight"
 
 
 def read(folder: Path, *, needs_qrels: bool = True) -> Source:

@@ -7,7 +7,7 @@
 
 Cells of .tsv are separated by tabs. Cells of .csv are separated by commas or semicolons (German and French spreadsheets write these); each
 file's header decides (tasks.core.sources.delimiters). A quoted cell ("...") may contain the delimiter, doubled quotes, and line breaks.
-Columns may come in any order, under any name that tasks.prepare.readers.parquet accepts. Other columns are ignored.
+Columns may come in any order, under any name in tasks.core.sources.columns. Other columns are ignored.
 """
 
 import csv
@@ -17,13 +17,12 @@ from pathlib import Path
 
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
+from tasks.core.sources.columns import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.core.sources.datasets import csv_layout
-from tasks.core.sources.delimiters import EITHER, declares_delimiter, delimiter_of, is_tabbed
+from tasks.core.sources.delimiters import EITHER, LARGEST_CELL, declares_delimiter, delimiter_of, is_tabbed
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
-from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
 
-LARGEST_CELL = 1 << 28  # characters; csv's own limit of 131,072 is too small for a long document
 NAMES = {
     "documents": (DOCUMENT_ID, TITLE, TEXT),
     "queries": (QUERY_ID, QUERY_TEXT),
@@ -54,7 +53,7 @@ def queries(file: Path) -> Iterator[Query]:
 
 
 def qrels(file: Path) -> Iterator[Qrel]:
-    for at, (query, doc, cell, weighs) in read_rows(file, (*NAMES["qrels"], WEIGHT), optional=WEIGHT):
+    for at, (query, doc, cell, weighs) in read_rows(file, (*NAMES["qrels"], (WEIGHT,)), optional=(WEIGHT,)):
         yield Qrel(at, query, doc, grade(at, cell), weight(at, weighs) if weighs else 1.0)
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
+from tasks.core.sources.columns import DOCUMENT_ID, TEXT
 from tasks.core.sources.datasets import msmarco_layout
 from tasks.core.trec.ids import WHITE
 from tasks.prepare.readers.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines
-from tasks.prepare.readers.parquet import DOCUMENT_ID, TEXT
 from tasks.prepare.source import At, Document, Documents, Negative, Qrel, Query, Source
 
 

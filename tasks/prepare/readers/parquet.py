@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tasks.core.errors import UserError
 from tasks.core.params.safe_yaml import HALVES
+from tasks.core.sources.columns import ANSWERS, DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.core.sources.datasets import MAKE_QUERIES, SPLIT_NAMES, parquet_files
 from tasks.core.sources.grades import EXPECTED, MOST
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
@@ -29,11 +30,6 @@ from tasks.prepare.readers.lines import weight
 from tasks.prepare.source import At, Document, Documents, Negative, Qrel, Query, Source
 
 Files: TypeAlias = tuple[Path, ...]
-DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), ("text", "passage", "body")
-QUERY_ID, QUERY_TEXT, ANSWERS = ("_id", "id", "qid", "query_id", "query-id"), ("text", "query"), ("answers",)
-QREL_QUERY = ("query-id", "query_id", "qid", "query")
-QREL_DOC = ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
-QREL_GRADE, WEIGHT = ("score", "grade", "relevance"), ("weight",)
 T = TypeVar("T")
 SHARD = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # Hugging Face's shard names; older ones end with a hash
 
@@ -99,7 +95,7 @@ def queries(files: Files) -> Iterator[Query]:
 
 
 def qrels(files: Files) -> Iterator[Qrel]:
-    for at, (query, doc, grade, weighs) in read_rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE, WEIGHT], optional=WEIGHT):
+    for at, (query, doc, grade, weighs) in read_rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE, (WEIGHT,)], optional=(WEIGHT,)):
         if isinstance(grade, bool) or not isinstance(grade, int | float) or not _small_integer(grade):
             raise UserError(f"{at}: found grade {grade!r}, expected {EXPECTED}; fix that row")
         yield Qrel(at, as_id(at, query), as_id(at, doc), int(grade), 1.0 if weighs is None else weight(at, str(weighs)))
