@@ -8,11 +8,8 @@ or the search server's own: events {"event": "search", "id", "query", "shown"} a
 "doc"}. An event without "event" is a search if it has "shown", else a click. In CSV, lists are JSON or separated by blanks.
 """
 
-import csv
-import gzip
 import json
 import re
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +22,11 @@ from flows.batches.known import Known
 from flows.batches.places import new_place
 from flows.batches.records import SHOWN, lines
 from flows.feedback.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
+from flows.feedback.tables import csv_rows
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.params.safe_yaml import HALVES
 from tasks.core.sources.columns import WEIGHT
-from tasks.core.sources.delimiters import LARGEST_CELL, delimiter_of, seek_header
 from tasks.core.statistics.judged import CLICKED
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import is_dev, plain
@@ -257,28 +254,8 @@ def _ids(field: str, items: Sequence[object]) -> list[str]:
 
 def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.name.removesuffix(".gz").endswith(".csv"):
-        csv.field_size_limit(LARGEST_CELL)
-        try:
-            with (
-                gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-                if path.suffix == ".gz"
-                else path.open(encoding="utf-8-sig", newline="") as handle
-            ):
-                delimiter = delimiter_of(path, handle)
-                lines_before = seek_header(handle)
-                rows = csv.DictReader(handle, delimiter=delimiter, strict=True)
-                if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
-                    raise UserError(
-                        f"{path}:{lines_before + 1}: no column {', '.join(missing)}, expected query, shown, and clicked or position"
-                    )
-                for row in rows:
-                    yield f"{path}:{lines_before + rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
-        except csv.Error as error:
-            raise UserError(
-                f"{path}:{lines_before + rows.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
-            ) from None
-        except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8, gzip if its name ends in .gz") from None
+        for row in csv_rows(path, ("query", "shown"), "query, shown, and clicked or position"):
+            yield row.at, {column: cell for column, cell in row.cells.items() if column and cell}
         return
     for number, line in lines(path, log.skip):
         at = f"{path}:{number}"

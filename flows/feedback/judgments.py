@@ -1,13 +1,13 @@
 """Judgments that people have filled in, as the qrels of a batch for the inbox."""
 
-import csv
 from collections.abc import Collection
 from pathlib import Path
 
 from flows.batches.records import SHOWN
+from flows.feedback.tables import csv_rows
 from tasks.core.errors import UserError
 from tasks.core.files import new_file
-from tasks.core.sources.delimiters import LARGEST_CELL, NAMES, delimiter_of, seek_header
+from tasks.core.sources.delimiters import NAMES
 from tasks.core.sources.grades import MOST, is_grade
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import QUERIES
@@ -51,43 +51,23 @@ def _in_split(judged: Collection[str], split: str) -> set[str]:
 def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
     rows: dict[tuple[str, str], tuple[str, str, str]] = {}
     blank = 0
-    csv.field_size_limit(LARGEST_CELL)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            delimiter = delimiter_of(path, handle)
-            lines_before = seek_header(handle)
-            reader = csv.DictReader(handle, delimiter=delimiter, strict=True)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
-            if missing:
-                raise UserError(f"{path}:{lines_before + 1}: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
-            for row in reader:
-                query, doc, score = (str(row[name] or "").strip() for name in COLUMNS)
-                at = f"{path}:{lines_before + reader.line_num}"
-                if None in row:
-                    raise UserError(
-                        f"{at}: found more cells than columns, expected a cell with {NAMES[delimiter]} in quotes; fix that line"
-                    )
-                if not score:
-                    blank += 1
-                    continue
-                if not is_grade(score) or int(score) < 0:
-                    raise UserError(
-                        f"{at}: found score {score[:SHOWN]!r}, expected 0 (not relevant), 1, or more, up to {MOST:,}; fix that line"
-                    )
-                if not query or not doc or any(mark in query + doc for mark in "\t\r\n\0"):
-                    raise UserError(
-                        f"{at}: found query-id {query[:SHOWN]!r} and corpus-id {doc[:SHOWN]!r}, expected two ids without tabs, "
-                        "line ends, and NUL; fix that line"
-                    )
-                score = str(int(score))
-                if rows.setdefault((query, doc), (query, doc, score))[2] != score:
-                    raise UserError(f"{at}: found score {score} for {query} and {doc}, {rows[query, doc][2]} before; keep one")
-    except FileNotFoundError:
-        raise UserError(f"{path}: not found; retemper run writes data/failures/suspects/SPLIT.csv") from None
-    except csv.Error as error:
-        raise UserError(
-            f"{path}:{lines_before + reader.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
-        ) from None
-    except (UnicodeDecodeError, IsADirectoryError) as error:
-        raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8") from None
+    if not path.exists():
+        raise UserError(f"{path}: not found; retemper run writes data/failures/suspects/SPLIT.csv")
+    for at, cells, delimiter in csv_rows(path, COLUMNS, f"a header with {', '.join(COLUMNS)}"):
+        query, doc, score = (str(cells[name] or "").strip() for name in COLUMNS)
+        if None in cells:
+            raise UserError(f"{at}: found more cells than columns, expected a cell with {NAMES[delimiter]} in quotes; fix that line")
+        if not score:
+            blank += 1
+            continue
+        if not is_grade(score) or int(score) < 0:
+            raise UserError(f"{at}: found score {score[:SHOWN]!r}, expected 0 (not relevant), 1, or more, up to {MOST:,}; fix that line")
+        if not query or not doc or any(mark in query + doc for mark in "\t\r\n\0"):
+            raise UserError(
+                f"{at}: found query-id {query[:SHOWN]!r} and corpus-id {doc[:SHOWN]!r}, expected two ids without tabs, "
+                "line ends, and NUL; fix that line"
+            )
+        score = str(int(score))
+        if rows.setdefault((query, doc), (query, doc, score))[2] != score:
+            raise UserError(f"{at}: found score {score} for {query} and {doc}, {rows[query, doc][2]} before; keep one")
     return list(rows.values()), blank
