@@ -155,15 +155,11 @@ def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable
     return result
 
 
-def values(folder: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """`measure` of every dev query, from the values of a model whose metrics are `measured`. Raises UserError if there is no dev."""
-    import pyarrow as pa
-
-    from tasks.core.tables.parquet import read_table
+def values(folder: Path, measure: str) -> dict[str, float]:
+    """`measure` of every dev query, from the folder of a model's values. Raises UserError if there is no dev."""
+    from tasks.core.tables.parquet import values_of
 
     path = folder / "dev.parquet"
     if not path.exists():
         raise UserError(f"{path}: not found: the data set has no judged dev queries, on which models are compared; add some")
-    schema = pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured["dev"])])
-    table = read_table(path, schema, ["query", measure])
-    return dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
+    return values_of(path, measure)

@@ -149,12 +149,9 @@ def compare_pairs(values: Mapping[str, Mapping[str, float]], test: Tested, drawn
 
 def _values(path: Path, metric: str) -> dict[str, float]:
     """The measure of every query; empty without the file."""
-    import pyarrow.parquet as pq
+    from tasks.core.tables.parquet import values_of
 
-    if not path.is_file():
-        return {}
-    table = pq.read_table(path, columns=["query", metric])
-    return dict(zip(table["query"].to_pylist(), table[metric].to_pylist(), strict=True))
+    return values_of(path, metric) if path.is_file() else {}
 
 
 def best_on_main() -> str:

@@ -82,19 +82,15 @@ class Table:
 
 def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str) -> Results:
     """The results of a run in `project`, for those of `systems` (by label) that have not failed."""
-    import pyarrow.parquet as pq
-
     from tasks.core.statistics.clusters import read_groups
+    from tasks.core.tables.parquet import values_of
 
     done = {label: system for label, system in systems.items() if (project / METRICS / f"{system}.json").exists()}
     means = {label: read_json(project / METRICS / f"{system}.json") for label, system in done.items()}
     values: dict[str, dict[str, dict[str, float]]] = {}
     for label, system in done.items():
         splits = [split for split in SPLITS if split in means[label]]
-        tables = {split: pq.read_table(project / VALUES / system / f"{split}.parquet", columns=["query", metric]) for split in splits}
-        values[label] = {
-            split: dict(zip(*(table[column].to_pylist() for column in ("query", metric)), strict=True)) for split, table in tables.items()
-        }
+        values[label] = {split: values_of(project / VALUES / system / f"{split}.parquet", metric) for split in splits}
     judged = {str(split): read_groups(project / f"data/corpus/qrels/{split}.parquet") for split in SPLITS}
     texts = {label: describe_texts(project / "data", shown) for label, system in done.items() if system != BM25}
     revision = str(read_json(project / SOURCE)["dataset"]["digest"])

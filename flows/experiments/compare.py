@@ -150,6 +150,8 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
     """A model of a dvc.lock, with its values from the cache."""
     import pyarrow.parquet as pq
 
+    from tasks.core.tables.parquet import values_of
+
     stage = _evaluation(lock, model)
     if not stage:
         raise UserError(f"compare {name}: found no model {model!r} there, expected one of {', '.join(_models(lock)) or 'none yet'}")
@@ -161,10 +163,8 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
         raise UserError(
             f"compare {name}: found the measures {', '.join(columns[1:])}, expected {measure}; add it to evaluate.measures there"
         )
-    table = pq.read_table(path, columns=["query", measure])
-    values = dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
     stages = {one: lock[one] for one in ancestors(lock, stage)}
-    return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, stages, model)
+    return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values_of(path, measure), stages, model)
 
 
 def cached_file(where: str, file: Path, stages: Lock) -> Path:
@@ -381,10 +381,7 @@ def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str
 
 def questions(split: str) -> dict[str, str]:
     """Texts of this working tree's queries; empty if they are missing."""
-    import pyarrow.parquet as pq
+    from tasks.core.text.mapped import query_texts
 
-    path = Path(corpus_of(current_lock()), "queries", f"{split}.parquet")
-    if not path.exists():
-        return {}
-    table = pq.read_table(path, columns=["id", "text"])
-    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    corpus = Path(corpus_of(current_lock()))
+    return dict(query_texts(corpus, split)) if (corpus / "queries" / f"{split}.parquet").exists() else {}

@@ -131,7 +131,7 @@ class Bench:
             raise UserError(
                 f"{label}: found no {self._measure} on dev, expected one of {', '.join(metrics.get('dev', {})) or 'its measures'}"
             )
-        by_query = values(place / "data/values" / configuration.model, self._measure, metrics)
+        by_query = values(place / "data/values" / configuration.model, self._measure)
         groups = read_groups(place / corpus_of(read_lock(place / LOCK)) / "qrels/dev.parquet")
         found = Measured(float(metrics["dev"][self._measure]), by_query, groups)
         write_json(self._record(configuration, yardstick), asdict(found))

@@ -22,7 +22,8 @@ from tasks.core.statistics.confirmation import ONE_IN, is_selection_query
 from tasks.core.statistics.groups import read_columns
 from tasks.core.statistics.judged import judged_queries
 from tasks.core.tables.parquet import read_table
-from tasks.core.tables.schemas import QRELS, QUERIES
+from tasks.core.tables.schemas import QRELS
+from tasks.core.text.mapped import query_texts
 
 VALUES = Path("data/values")
 
@@ -38,7 +39,7 @@ def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups:
     for model, splits in metrics.items():
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
             continue
-        all_values = values(VALUES / model, measure, splits)
+        all_values = values(VALUES / model, measure)
         choosing = _selection_queries([*all_values], groups)
         mean = math.fsum(all_values[query] for query in choosing) / len(choosing)
         chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: mean}}
@@ -110,12 +111,9 @@ def fresh_queries(project: Path, now: Champion, candidate: Parts, *, queries: Co
 
 def slices(corpus: Path) -> dict[str, list[str]]:
     """The groups of dev queries, by name, of a corpus folder; empty if it has no dev queries."""
-    path = corpus / "queries/dev.parquet"
-    if not path.exists():
+    if not (corpus / "queries/dev.parquet").exists():
         return {}
-    table = read_table(path, QUERIES, ["id", "text"])
-    texts = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
-    return slices_of(texts, read_columns(corpus / "columns/dev.parquet"))
+    return slices_of(dict(query_texts(corpus, "dev")), read_columns(corpus / "columns/dev.parquet"))
 
 
 def groups(corpus: Path) -> dict[str, str]:

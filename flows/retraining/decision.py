@@ -148,12 +148,12 @@ def compare(
         except NotComparable as error:
             remedy = way_out(champions, rival, new.measure, rule=rule)
             raise NotComparable(f"{error}, so the two cannot be compared; champion/{now.number} stays ({remedy})") from None
-        return {rival.number: values(SCRATCH / "values", new.measure, all_metrics[f"champion/{rival.number}"])}
+        return {rival.number: values(SCRATCH / "values", new.measure)}
 
     guaranteed, now = rule.rule == "guaranteed", champions[-1]
     others = [rival for rival in rivals(champions, new.measure, rule) if rival.number != now.number]
     old_values = measured(now)
-    new_values = values(evidence.VALUES / new.model, new.measure, all_metrics[new.model])
+    new_values = values(evidence.VALUES / new.model, new.measure)
     measurements = Evidence(new_values, old_values, groups=evidence.groups(Path(parts.paths["corpus"])))
     if guaranteed:
         fresh = evidence.fresh_queries(project, now, parts, queries=new_values, warn=display.warn)

@@ -67,7 +67,8 @@ def _documents(corpus: Path) -> Digests:
 def _queries(corpus: Path) -> dict[str, bytes]:
     """By id, for every training query with a relevant document: a digest of its text and those documents. Empty without a train split."""
     from tasks.core.tables.parquet import read_table
-    from tasks.core.tables.schemas import QRELS, QUERIES
+    from tasks.core.tables.schemas import QRELS
+    from tasks.core.text.mapped import query_texts
 
     relevant: dict[str, list[Any]] = defaultdict(list)
     if not (corpus / "qrels/train.parquet").exists():
@@ -76,9 +77,7 @@ def _queries(corpus: Path) -> dict[str, bytes]:
     for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
         if grade > 0:
             relevant[query].append((doc, grade))
-    table = read_table(corpus / "queries/train.parquet", QUERIES, ["id", "text"])
-    texts = zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True)
-    return {query: _digest((text, sorted(relevant[query]))) for query, text in texts if query in relevant}
+    return {query: _digest((text, sorted(relevant[query]))) for query, text in query_texts(corpus, "train") if query in relevant}
 
 
 def _digest(value: object) -> bytes:

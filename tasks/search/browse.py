@@ -25,8 +25,9 @@ from tasks.core.params.safe_yaml import HALVES
 from tasks.core.sources.grades import is_grade
 from tasks.core.stage.entry import parser, stage
 from tasks.core.tables.ids import ordinals
-from tasks.core.tables.parquet import read_table
-from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
+from tasks.core.tables.parquet import read_table, values_of
+from tasks.core.tables.schemas import MEASURED, QRELS
+from tasks.core.text.mapped import query_texts
 from tasks.search.__main__ import hit_texts, open_systems, system_arguments
 from tasks.search.lists import LexicalSystem, Systems
 
@@ -51,7 +52,7 @@ class Corpus:
 
     def __init__(self, args: Namespace) -> None:
         self.documents, self.split = args.documents, args.split
-        self.queries = _queries(args.corpus / "queries" / f"{args.split}.parquet")
+        self.queries = dict(query_texts(args.corpus, args.split))
         self.qrels: dict[str, dict[str, int]] = {}
         judged = read_table(args.corpus / "qrels" / f"{args.split}.parquet", QRELS)
         for query, doc, grade in zip(*(judged[name].to_pylist() for name in QRELS.names), strict=True):
@@ -235,11 +236,6 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line]
 
 
-def _queries(path: Path) -> dict[str, str]:
-    table = read_table(path, QUERIES, ["id", "text"])
-    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
-
-
 def _values(path: Path, metric: str) -> Mapping[str, float]:
     """A system's values by query; empty if it was not measured."""
     metrics = path.parent.parent.parent / "metrics" / f"{path.parent.name}.json"
@@ -248,8 +244,7 @@ def _values(path: Path, metric: str) -> Mapping[str, float]:
     measured = read_json(metrics)[path.stem]
     if metric not in measured:
         raise UserError(f"params.yaml: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measured)}")
-    table = read_table(path, pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured)]), ["query", metric])
-    return dict(zip(table["query"].to_pylist(), table[metric].to_pylist(), strict=True))
+    return values_of(path, metric)
 
 
 def arguments() -> ArgumentParser:

@@ -117,8 +117,8 @@ def test_judgments_are_a_batch_that_survives_the_session(client: TestClient, sma
 def test_a_listed_query_is_searched_and_judged_without_its_text(client: TestClient, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's field would drop line breaks, and a query may be longer than one that is typed."""
     query, text = client.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()[0]["query"], "river\nnorth " * 300
-    stored, asked = browse._queries, []
-    monkeypatch.setattr(browse, "_queries", lambda path: stored(path) | {query: text})
+    stored, asked = browse.query_texts, []
+    monkeypatch.setattr(browse, "query_texts", lambda *of: [*stored(*of), (query, text)])
     monkeypatch.setattr(browse.Systems, "search", lambda _, text, *__: asked.append(text) or Ranked(("d01",), np.ones(1)))
     restarted = make_client(GIVEN)
     assert restarted.get("/api/search", params={"system": "tower", "query": query}).status_code == 200

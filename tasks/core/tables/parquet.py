@@ -75,3 +75,14 @@ def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
     """A whole Parquet file of `schema`, for tables that fit in memory (queries, qrels)."""
     selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     return pa.Table.from_batches(read_batches(path, schema, columns), selected)
+
+
+def values_of(path: Path, measure: str) -> dict[str, float]:
+    """The value of `measure` by query, from a file that evaluate wrote; UserError if it is missing or corrupt, or has no such column."""
+    wanted = pa.schema([("query", pa.string()), (measure, pa.float64())])
+    with parquet_errors(path), open_parquet(path) as file:
+        found = file.schema_arrow
+        if not {*wanted} <= {*found}:
+            raise UserError(f"{path}: found columns {found.names}, expected query and {measure}; re-run the stage that makes it")
+        table = file.read(wanted.names)
+    return dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.errors import UserError
-from tasks.core.tables.parquet import BATCH_ROWS, count_groups, read_batches, read_table, refuse_damage, write_table
+from tasks.core.tables.parquet import BATCH_ROWS, count_groups, read_batches, read_table, refuse_damage, values_of, write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.text.document import Text, document_text
 
@@ -69,6 +69,18 @@ def test_missing_invalid_and_other_tables_are_refused_in_one_line(tmp_path: Path
     write_table(tmp_path / "qrels.parquet", QRELS, [rows(0, 1)])
     with pytest.raises(UserError, match=r"found columns \['query', 'doc', 'grade'\], expected \['id', 'text', 'answers'\]"):
         read_table(tmp_path / "qrels.parquet", QUERIES)
+
+
+def test_values_of_one_measure(tmp_path: Path) -> None:
+    path = tmp_path / "dev.parquet"
+    schema = pa.schema([("query", pa.string()), ("R@5", pa.float64()), ("hits", pa.int32())])
+    write_table(path, schema, [pa.table([["q2", "q1"], [0.5, 1.0], [1, 2]], schema=schema)])
+    assert values_of(path, "R@5") == {"q2": 0.5, "q1": 1.0}
+    for measure in ("RR@10", "hits"):
+        with pytest.raises(UserError, match=rf"found columns \['query', 'R@5', 'hits'\], expected query and {measure}; re-run"):
+            values_of(path, measure)
+    with pytest.raises(UserError, match="not found; run the stage that makes it"):
+        values_of(tmp_path / "gone.parquet", "R@5")
 
 
 def test_corruption_that_arrow_reports_as_an_os_error_is_refused(tmp_path: Path) -> None:

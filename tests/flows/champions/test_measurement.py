@@ -39,8 +39,8 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
         return measurement.evaluate_champion(Path.cwd(), record, processes=Processes(), display=Display())
 
     assert measure() == json.loads(small.read("data/metrics/warmup.json"))
-    values = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measure())
-    assert values == measurement.values(Path("data/values/warmup"), "nDCG@10", measure())
+    values = measurement.values(measurement.SCRATCH / "values", "nDCG@10")
+    assert values == measurement.values(Path("data/values/warmup"), "nDCG@10")
     tree = measurement.SCRATCH / "tree"
     assert folder_digest(tree / "data/encoders/warmup") == folder_digest(Path("data/encoders/warmup")), "so its kept shards are found"
     assert set(Path(".retemper/shards").iterdir()) == shards > set(), "and nothing was encoded"
