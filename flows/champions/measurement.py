@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.champions import champion, outs
 from flows.champions.champion import Champion
-from flows.champions.parts import Parts, documents_of, has_own_index, with_its_index
+from flows.champions.parts import Parts, documents_of, has_own_index, searched_sections
 from flows.evaluating.evaluate import untrained_rounds
 from flows.parameters import edit
 from flows.parameters.sources import KEEP_SOURCE
@@ -18,7 +18,6 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.lock import commit_of, mapping_at
 from flows.repository.worktree import COMPARED, RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
-from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from tasks.core.errors import Problem, UserError
 from tasks.core.files import read_json
@@ -26,6 +25,7 @@ from tasks.core.params.sections import read_yaml
 from tasks.core.training.companions import LEARNED
 
 SCRATCH = Path(".retemper", COMPARED)
+TEXTS = ("text", "tokenize", "encode")  # sections that a model keeps when it is measured on other data
 PSEUDO = "pseudo"  # a value of `queries`, and the stage that then writes the corpus with the queries
 OF_SERVER = ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT")  # environment: a Prefect server, and its limit
 
@@ -108,18 +108,8 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
     for file in (locks.DVC_LOCK, SOURCE, "params.yaml"):
         shutil.copy(file, tree / file)
     settings: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
-    settings |= {section: own_sections[section] for section in ("text", "tokenize", "encode") if section in own_sections}
-    encoders = {documents_of(own_sections, encoder): str((SCRATCH / kind).resolve()) for encoder, kind in parts.encoders.items()}
-    settings |= untrained_rounds(encoders)
-    settings["adore"] = {
-        encoder: with_its_index(own_sections, encoder) for encoder in parts.encoders if has_own_index(own_sections, encoder)
-    }
-    if reigning.fusion:
-        settings["fuse"] = {
-            fusion: {**own_sections["fuse"][fusion], **setting} for fusion, setting in reigning.fusion.items() if fusion != BM25
-        }
-    if BM25 in reigning.fusion:
-        settings["bm25"] = own_sections.get("bm25") or {}
+    folders = {encoder: (SCRATCH / kind).resolve() for encoder, kind in parts.encoders.items()}
+    settings |= measured_sections(own_sections, folders, reigning.fusion)
     if sections.get("queries") == PSEUDO:
         settings |= {"queries": "corpus", "dataset.source": f"parquet:{Path('data', PSEUDO).resolve()}"}
         settings |= {"prepare.leaks": "allow", "bm25.depth": 0}  # nothing is trained
@@ -135,6 +125,16 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
         raise UserError(f"{name} could not be measured on the new data: {reason}")
     shutil.copytree(tree / "data/values" / reigning.model, SCRATCH / "values")
     return dict(read_json(tree / METRICS / f"{reigning.model}.json"))
+
+
+def measured_sections(own: Mapping[str, Any], folders: Mapping[str, Path], fusion: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of params.yaml, by key, with which an ordinary run measures a model on other data as it is served.
+
+    `own`: the model's own params.yaml. `folders`: absolute paths of its encoders, which become rounds of no steps. `fusion`: see Parts.
+    """
+    texts = {section: own[section] for section in TEXTS if section in own}
+    rounds = untrained_rounds({documents_of(own, name): str(folder) for name, folder in folders.items()})
+    return texts | rounds | searched_sections(own, folders, fusion)
 
 
 def _get_encoders(project: Path, reigning: Champion, parts: Parts, *, own_sections: Mapping[str, Any]) -> None:

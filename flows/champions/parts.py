@@ -1,6 +1,6 @@
 """The parts of a model as it is served, from a dvc.lock: encoders, indexes, corpus, settings; for a fusion also BM25 and its weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,10 +102,15 @@ def is_same_model(one: Served, other: Served) -> bool:
     return model(one) == model(other)
 
 
+def entry_of(sections: Mapping[str, Any], section: str, name: str) -> dict[str, Any]:
+    """An entry of params.yaml; empty if there is none."""
+    entry = (sections.get(section) or {}).get(name)
+    return dict(entry) if isinstance(entry, Mapping) else {}
+
+
 def has_own_index(sections: Mapping[str, Any], name: str) -> bool:
     """Whether model `name` of a params.yaml is searched in a compressed index that it was trained with."""
-    entry = (sections.get("adore") or {}).get(name)
-    return isinstance(entry, Mapping) and entry.get("index", "Flat") != "Flat"
+    return bool(entry_of(sections, "adore", name).get("index", "Flat") != "Flat")
 
 
 def documents_of(sections: Mapping[str, Any], name: str) -> str:
@@ -118,6 +123,17 @@ def with_its_index(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
     entry = sections["adore"][name]
     index_settings = {key: entry[key] for key in INDEXED if key in entry}
     return {"round": documents_of(sections, name), "negatives": "none", "steps": 0, "quantizer": "given", **index_settings}
+
+
+def searched_sections(own: Mapping[str, Any], encoders: Iterable[str], fusion: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of params.yaml with which a model is searched over other documents as it is served. `own`: its own params.yaml.
+
+    A compressed index stays as it was trained, and a fusion keeps its weights (`fusion`: see Parts). BM25 keeps its settings if it is a
+    part. Otherwise they are not the model's: stage pseudo makes queries with them.
+    """
+    sections: dict[str, Any] = {"adore": {name: with_its_index(own, name) for name in encoders if has_own_index(own, name)}}
+    sections["fuse"] = {name: {**entry_of(own, "fuse", name), **setting} for name, setting in fusion.items() if name != BM25}
+    return sections | ({"bm25": own.get("bm25") or {}} if BM25 in fusion else {})
 
 
 def outs_of(stages: Lock) -> dict[str, str]:

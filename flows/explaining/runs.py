@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any
 
 import flows
-from flows.champions.measurement import values
-from flows.champions.parts import Parts, documents_of, has_own_index, parts_of, with_its_index
-from flows.evaluating.evaluate import AS_IT_IS, untrained_rounds
+from flows.champions.measurement import measured_sections, values
+from flows.champions.parts import Parts, has_own_index, parts_of
+from flows.evaluating.evaluate import AS_IT_IS
 from flows.measuring import timing
 from flows.parameters.sources import KEEP_SOURCE, Memory, describe, list_encoder
 from flows.pipeline import server
@@ -38,7 +38,6 @@ from tasks.params import Parameters
 
 RUN = (sys.executable, "-m", "flows.pipeline.alone")
 FLOWS = str(Path(flows.__file__).resolve().parents[1])
-OWN = ("text", "tokenize", "encode")  # sections that a model keeps when it is measured on other data
 TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage that makes an entry
 MEASURED = {section: "evaluate" if section == "rounds" else f"evaluate_{section}" for section in (*TRAINED, "rerank", "rescore")}
 TRAININGS = ("train", "adore", "pretrain", "reranker")
@@ -226,26 +225,11 @@ class Bench:
         return place
 
     def _on(self, yardstick: Configuration, configuration: Configuration, place: Path) -> Configuration:
-        """The configuration that measures the model of `configuration`, made in `place`, like the yardstick but with its own text settings.
-
-        As in flows.champions.measurement, the model's encoders are rounds of no steps; a fusion keeps its weight, and a compressed index
-        what it has learned.
-        """
+        """The configuration that measures the model of `configuration`, made in `place`, like the yardstick but as the model is served."""
         parts = _parts(configuration, place)
-        encoders = {documents_of(configuration.sections, name): str(_weights(configuration, place, name)) for name in parts.encoders}
-        sections: dict[str, Any] = {
-            **yardstick.sections,
-            **{key: configuration.sections[key] for key in OWN if key in configuration.sections},
-        }
-        sections |= _nested(untrained_rounds(encoders))
-        sections["adore"] = {
-            name: with_its_index(configuration.sections, name) for name in parts.encoders if has_own_index(configuration.sections, name)
-        }
-        if parts.fusion:
-            fuse = configuration.sections["fuse"]
-            sections["fuse"] = {name: {**fuse[name], **setting} for name, setting in parts.fusion.items() if name != BM25}
-            sections["bm25"] = configuration.sections.get("bm25") or {}
-        entries = [describe(source, list_encoder(source), self._memory) for source in encoders.values()]
+        folders = {name: _weights(configuration, place, name) for name in parts.encoders}
+        sections = {**yardstick.sections, **_nested(measured_sections(configuration.sections, folders, parts.fusion))}
+        entries = [describe(source, list_encoder(source), self._memory) for source in map(str, folders.values())]
         source = {key: entry for key, entry in yardstick.source.items() if key not in ("encoder", "encoders", "rerankers")}
         source |= {"encoder": entries[0], "encoders": dict(zip(sections["encoders"], entries[1:], strict=True))}
         return Configuration(yardstick.commit, sections, source, configuration.model)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.champions.parts import DOCUMENTS, INDEXED, Parts, documents_of, has_own_index, with_its_index
+from flows.champions.parts import DOCUMENTS, INDEXED, Parts, documents_of, entry_of, has_own_index, searched_sections, with_its_index
 from flows.parameters.checks import GIVEN_NEGATIVES, systems
 from flows.parameters.needs import EMPTIED
 from flows.results.fusions import BM25, fusion_parts, fusions
@@ -56,12 +56,6 @@ class Start:
         return self.origins.get(part, part)
 
 
-def entry_of(recipe: Sections, section: str, name: str) -> dict[str, Any]:
-    """An entry of params.yaml; empty if there is none."""
-    entry = (recipe.get(section) or {}).get(name)
-    return dict(entry) if isinstance(entry, Mapping) else {}
-
-
 def round_of(start: Start) -> dict[str, Any]:
     """The recipe's round that the champion comes from; the round below it, if it comes from an entry of adore."""
     tower = entry_of(start.recipe, "adore", start.dense)
@@ -99,12 +93,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
     sections["encoders"] = {weights[part]: {"source": source} for part, source in sources.items()}
     if mode == "index":  # as it is served, under its own names: the same model over other documents
         sections["rounds"] = {documents_of(start.own, part): {"init": weights[part], **AS_IT_IS} for part in sources}
-        sections["adore"] = {part: with_its_index(start.own, part) for part in sources if has_own_index(start.own, part)}
-        sections["fuse"] = {
-            name: {**entry_of(start.own, "fuse", name), **setting} for name, setting in start.parts.fusion.items() if name != BM25
-        }
-        if BM25 in start.parts.fusion:
-            sections["bm25"] = start.own.get("bm25") or {}
+        sections |= searched_sections(start.own, sources, start.parts.fusion)
         return _looked_at(sections, start.model, start), dict(start.origins)
     dense, ((part, init),) = start.dense, weights.items()
     trained, known = f"{dense}_{TRAINED[mode]}", f"{dense}{DOCUMENTS}" if has_own_index(start.own, part) else dense

@@ -81,3 +81,28 @@ def test_a_model_is_measured_with_what_its_own_index_has_learned(tmp_path: Path,
     (tmp_path / "data/indexes/a" / LEARNED).unlink()
     with pytest.raises(UserError, match=r"^a: made before Retemper kept what its own index has learned, so it cannot be measured on other"):
         bench._on(measured, configuration, tmp_path)
+
+
+@pytest.mark.parametrize(("second", "k1"), [("other", 0.9), ("bm25", 1.5)])
+def test_a_fusion_brings_the_settings_of_bm25_if_it_searches_with_it(
+    second: str, k1: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, they are those with which the yardstick's queries are made, and these would be others for each model."""
+    names = [name for name in ("star", second) if name != "bm25"]
+    for name in names:
+        (tmp_path / f"data/encoders/{name}").mkdir(parents=True)
+        (tmp_path / f"data/encoders/{name}/config.json").write_text(name)
+    (tmp_path / "dvc.yaml").touch()
+    setting = {"first": "star", "second": second, "weight": 0.25}
+    fusion = {"both": setting} | ({"bm25": {"k1": 1.5}} if second == "bm25" else {})
+    parts = Parts({}, {}, {name: f"encoder.{name}" for name in names}, fusion)
+    for function, value in {"read_lock": {}, "stages_in_graph": {}, "parts_of": parts}.items():
+        monkeypatch.setattr(runs, function, lambda *_, value=value, **__: value)
+    fuse = {"both": {"first": "star", "second": second, "depth": 50}, "another": {"first": "star", "second": "bm25"}}
+    configuration = Configuration("", {"fuse": fuse, "bm25": {"k1": 1.5}}, {}, "both")
+    yardstick = Configuration("c", {"queries": "pseudo", "bm25": {"k1": 0.9}, "rounds": {"old": {}}}, {}, "old")
+    measured = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None)._on(yardstick, configuration, tmp_path)
+    assert runs.evaluation(measured) == "evaluate_fuse@both"
+    assert measured.sections["fuse"] == {"both": {"first": "star", "second": second, "depth": 50, "weight": 0.25}}
+    assert measured.sections["bm25"] == {"k1": k1}
+    assert list(measured.sections["rounds"]) == names
