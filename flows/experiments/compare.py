@@ -147,9 +147,10 @@ def _evaluation(lock: Lock, model: str) -> str:
 
 
 def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) -> Side:
-    """A model of a dvc.lock, with its values from the cache."""
+    """A model of a dvc.lock, with its values from the cache. Before CLICKS were measured apart, dev had them too: they are left out."""
     import pyarrow.parquet as pq
 
+    from tasks.core.statistics.judged import parts
     from tasks.core.tables.parquet import values_of
 
     stage = _evaluation(lock, model)
@@ -163,8 +164,9 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
         raise UserError(
             f"compare {name}: found the measures {', '.join(columns[1:])}, expected {measure}; add it to evaluate.measures there"
         )
-    stages = {one: lock[one] for one in ancestors(lock, stage)}
-    return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values_of(path, measure), stages, model)
+    values, stages = values_of(path, measure), {one: lock[one] for one in ancestors(lock, stage)}
+    values = {query: values[query] for query in parts(split, values)[split]}
+    return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, stages, model)
 
 
 def cached_file(where: str, file: Path, stages: Lock) -> Path:

@@ -115,6 +115,15 @@ def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys
     assert f"HEAD (star) gains: {old[gains]:.3f} -> {new[gains]:.3f}  {gains}" in output
 
 
+def test_clicks_of_a_commit_that_measured_them_with_dev_are_left_out(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = random_scores(1)
+    project.commit({"star": (5e-5, "c1", scores | {"click-1": 1.0})})
+    project.commit({"star": (1e-5, "c1", scores)})
+    compare(["HEAD~1", "HEAD"], "dev", None, shown=1, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[1:4] for line in lines if line[1:2] == ["(star)"]] == [["(star)", "40", f"{statistics.mean(scores.values()):.4f}"]] * 2
+
+
 def test_a_champion_is_its_own_model_not_the_best_on_dev(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """The selection rule or a person chose star, or only star can be served."""
     old, new, best = random_scores(1), random_scores(2, better=0.1), random_scores(3, better=0.4)
