@@ -137,9 +137,12 @@ def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion
 
 
 def parts_at(project: Path, champion: Champion) -> Parts:
-    """The parts of a champion: its outs by path, as in its commit."""
-    commit, where = champion.commit, describe(champion)
-    return parts_of(lock_at(project, commit), champion.model, partial(read_out, project, commit), where=where)
+    """The parts of a champion: its outs by path, as in its commit. Its record has the settings of its fusions: their runs may be lost."""
+
+    def read(path: str) -> Any:
+        return champion.fusion.get(Path(path).parent.name) or read_out(project, champion.commit, path)
+
+    return parts_of(lock_at(project, champion.commit), champion.model, read, where=describe(champion))
 
 
 def find_rejected(champions: Sequence[Champion], candidate: Parts) -> Champion | None:

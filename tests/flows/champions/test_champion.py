@@ -274,6 +274,23 @@ def test_a_fusion_that_was_taken_back_stays_so(fusion_repository: tuple[Path, st
     assert champion.find_rejected(champions, champion.parts_at(folder, champions[1])) is None, "it is the champion"
 
 
+def test_a_fusion_whose_run_is_lost_has_its_record(fusion_repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`retemper forget` removes runs, since they name documents. The encoder is there, and BM25 is made again."""
+    folder, commit = fusion_repository
+    crowned = champion.choose(folder, f"{commit}:hybrid")
+    expected = champion.parts_at(folder, crowned)
+
+    def report_lost(_project: Path, _commit: str, path: str, **_: object) -> None:
+        raise UserError(f"{path}: neither in the cache nor on the remote")
+
+    monkeypatch.setattr(champion, "get_out", report_lost)
+    (read,) = champion.read_champions(folder)
+    assert champion.parts_at(folder, read) == expected
+    assert outlook.measurement.lost_part(folder, read) is None and outlook.measurement.is_measurable(folder, read)
+    with pytest.raises(UserError, match=r"^data/runs/hybrid/fusion.json: neither in the cache"):
+        champion.parts_at(folder, replace(read, fusion={}))
+
+
 def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("{}\n")

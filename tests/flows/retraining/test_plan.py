@@ -22,6 +22,7 @@ from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, write_corpus
 
 PARTS = Parts({"corpus": "data/corpus", "encoder": "data/encoders/star"}, {"corpus": "c1", "encoder": "e1.dir"}, {"star": "encoder"})
 NEW = [*JUDGED, ("q3", "d3", 1)]
+PARTS_AT = champion.parts_at
 
 
 class Worktree:
@@ -30,7 +31,7 @@ class Worktree:
     def __init__(self, folder: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran: list[list[str]] = []
         self.how: dict[str, Any] | None = None
-        self.lost = ""  # a path of the champion that neither the cache nor the remote has
+        self.lost: Sequence[str] = ()  # paths of the champion that neither the cache nor the remote has
         self.trained = ["q1", "q2", "gone"]  # what the state of the champion lists
         self.now = champion.Champion(2, "star", "promoted", "", commit="then", replaced=1)
         monkeypatch.chdir(folder)
@@ -48,7 +49,7 @@ class Worktree:
         record = history.Ended("1", "promoted", "", "")
 
         def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
-            if path == self.lost:
+            if path in self.lost:
                 raise UserError(f"{path} of then: neither in the cache nor on the remote")
             if path == "data/corpus":
                 shutil.copytree(folder / "before", out)
@@ -237,7 +238,7 @@ def test_what_cannot_be_had_is_one_line(worktree: Worktree, full_params: dict[st
 def test_auto_retrains_fully_once_a_part_of_the_champion_is_lost(worktree: Worktree, lost: str) -> None:
     """`retemper forget` removes a champion's corpus from the cache and the remotes; the next retraining trains without the record."""
     worktree.how = {"mode": "index", "start": 1, "recipe": plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})}
-    worktree.lost, before = lost, Path("params.yaml").read_bytes()
+    worktree.lost, before = (lost,), Path("params.yaml").read_bytes()
     line = f"{lost} of then: neither in the cache nor on the remote"
     planned = worktree.make(full_share=9, document_share=9)
     assert planned.how == {"mode": "full", "why": f"{line}, so no start from champion/2"}
@@ -246,3 +247,28 @@ def test_auto_retrains_fully_once_a_part_of_the_champion_is_lost(worktree: Workt
         remedy = r"; to retrain without it, set retrain\.mode: full \(or auto\) in retraining\.yaml$"
         with pytest.raises(UserError, match=f"^{line}{remedy}"):
             worktree.make(mode)
+
+
+def test_auto_starts_from_a_fusion_whose_run_is_lost(
+    worktree: Worktree, full_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retemper forget` removes runs, too. The champion's record has what a fusion's run had chosen."""
+    full_params["fuse"] = {"hybrid": {"first": "bm25", "second": "star"}}
+    worktree.write(full_params)
+    worktree.how = {"mode": "full", "recipe": plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})}
+    setting = {**full_params["fuse"]["hybrid"], "method": "linear", "weight": 0.2}
+    worktree.now = champion.Champion(2, "hybrid", "promoted", "", commit="then", fusion={"bm25": {}, "hybrid": setting})
+    worktree.locked |= {
+        "prepare": {"outs": [{"path": "data/corpus", "md5": "c1"}]},
+        "bm25": {"outs": [{"path": "data/bm25", "md5": "b1"}]},
+        "train@star": {**worktree.locked["train@star"], "outs": [{"path": "data/encoders/star", "md5": "e1.dir"}]},
+        "fuse@hybrid": {"params": {"data/params.json": {"fuse.hybrid": full_params["fuse"]["hybrid"]}}},
+    }
+    monkeypatch.setattr(champion, "parts_at", PARTS_AT)
+    worktree.lost = ["data/runs/hybrid/fusion.json"]
+    assert worktree.make().choice.mode == "query_tower"
+    assert read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"] == "./.retemper/starts/e1"
+    worktree.write(full_params)
+    worktree.lost = ["data/runs/hybrid/fusion.json", "data/corpus"]
+    line = "data/corpus of then: neither in the cache nor on the remote, so no start from champion/2"
+    assert worktree.make().choice == plan.Choice("full", line)
