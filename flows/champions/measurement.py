@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.champions import champion, outs
 from flows.champions.champion import Champion
+from flows.champions.outs import Lost
 from flows.champions.parts import Parts, documents_of, has_own_index, searched_sections
 from flows.evaluating.evaluate import untrained_rounds
 from flows.parameters import edit
@@ -46,14 +47,17 @@ def lost_index(project: Path, reigning: Champion) -> str | None:
 
 
 def lost_part(project: Path, reigning: Champion) -> str | None:
-    """Which part that measures the champion neither the cache nor the remote has, in words; None if none is lost."""
+    """Which part that measures the champion neither the cache nor the remote has, in words; None if none is lost.
+
+    Raises UserError if that is unknown, for example because the remote is unavailable.
+    """
     try:
         parts, own_sections = champion.parts_at(project, reigning), _own_sections(project, reigning)
         paths = [parts.paths[kind] for kind in parts.encoders.values()]
         indexed = [name for name in parts.encoders if has_own_index(own_sections, name)]
         paths += [f"data/indexes/{name}/{file}" for name in indexed for file in ("index.json", LEARNED)]
         outs.refuse_lost(paths, project=project, lock=champion.lock_at(project, reigning.commit))
-    except UserError as error:
+    except Lost as error:
         return f"champion/{reigning.number}: {error}"
     return None
 
@@ -68,12 +72,18 @@ def is_measurable(project: Path, reigning: Champion) -> bool:
 def warn_if_not_comparable(project: Path, reigning: Champion, way_out: str, *, warn: Callable[[str], None]) -> None:
     """Warn, before hours of training, if `evaluate_champion` will not be able to measure the champion. `way_out`: what can be done then.
 
-    A lost part is not an error, because the same recipe over the same data makes it again.
+    A lost part is not an error, because the same recipe over the same data makes it again. Nor is a remote that is unavailable now.
     """
+    try:
+        lost = lost_part(project, reigning)
+    except UserError as error:
+        warn(f"champion/{reigning.number}: {error}. If that is still so after the training, the comparison, and so this retraining, fails")
+        return
+    if lost:
+        warn(f"{lost}. Unless this retraining makes it again, a new model cannot be compared with it and will be refused; {way_out}")
+        return
     with suppress(UserError):
-        if lost := lost_part(project, reigning):
-            warn(f"{lost}. Unless this retraining makes it again, a new model cannot be compared with it and will be refused; {way_out}")
-        elif reason := lost_index(project, reigning):
+        if reason := lost_index(project, reigning):
             warn(f"{reason}, so a new model cannot be compared with it and will be refused; {way_out}")
 
 
@@ -89,7 +99,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
     settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the current ones. Shards of unchanged
     documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Queries
     that stage pseudo has made are read, not made again: the champion as start encoder would judge them differently. Raises NotComparable
-    if a part of it is lost, or what such an index has learned was not kept, and UserError if the run fails.
+    if a part of it is lost, or what such an index has learned was not kept, and UserError if the remote is unavailable, or the run fails.
     """
     name = f"champion/{reigning.number}"
     remove_worktree(SCRATCH)
@@ -99,7 +109,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
         parts, no_index = champion.parts_at(project, reigning), lost_index(project, reigning)
         if not no_index:
             _get_encoders(project, reigning, parts, own_sections=own_sections)
-    except UserError as error:
+    except Lost as error:
         raise NotComparable(f"{name}: {error}") from None
     if no_index:
         raise NotComparable(no_index)
@@ -138,7 +148,7 @@ def measured_sections(own: Mapping[str, Any], folders: Mapping[str, Path], fusio
 
 
 def _get_encoders(project: Path, reigning: Champion, parts: Parts, *, own_sections: Mapping[str, Any]) -> None:
-    """Copy the champion's encoders, and what their own indexes have learned, to SCRATCH. Raises UserError if one is lost."""
+    """Copy the champion's encoders, and what their own indexes have learned, to SCRATCH. Raises Lost if one is lost."""
     get = champion.getter(project, reigning.commit)
     for encoder, kind in parts.encoders.items():
         get(parts.paths[kind], SCRATCH / kind)

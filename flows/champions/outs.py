@@ -10,16 +10,20 @@ from flows.process.processes import environment
 from flows.repository.lock import Lock, out_digests
 from flows.repository.project import repository
 from flows.storage.cache import cache_of, copy_cached, file_md5, files_at, intact_path, object_path, out_with
-from flows.storage.remote import refuse_unmarked
-from flows.team.sync import REMOTE
+from flows.storage.remote import is_there, refuse_unmarked
+from flows.team.sync import REMOTE, remote_name
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import delete
+
+
+class Lost(UserError):
+    """Neither the cache nor the remote has an out. A remote that is unavailable raises UserError, because it may have the out."""
 
 
 def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None:
     """Copy an out of `commit`, or a path in one, to `out`, completely or not at all. `lock`: the commit's dvc.lock.
 
-    Raises UserError if it is neither in the cache nor on the remote, or corrupt there.
+    Raises Lost if it is neither in the cache nor on the remote, or corrupt there, and UserError if the remote is unavailable or fails.
     """
     temporary, where = out.with_name(f".{out.name}.partial"), f"{path} of {commit[:12]}"
     delete(temporary)
@@ -32,11 +36,16 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
             hashes = json.loads(_dvc("list", *arguments, "--recursive", "--show-hash", "--json"))
         except ValueError as error:
             delete(temporary)
-            raise UserError(f"{where}: neither in the cache nor on the remote{f' ({error})' if str(error) else ''}") from None
+            reason = f" ({error})" if str(error) else ""
+            try:
+                refuse_lost([path], project=project, lock=lock)
+            except Lost:
+                raise Lost(f"{where}: neither in the cache nor on the remote{reason}") from None
+            raise UserError(f"{where}: not in the cache, and could not be fetched from the remote{reason}") from None
         for entry in hashes:  # DVC does not check what it downloads
             if entry["md5"] and file_md5(temporary / entry["path"] if temporary.is_dir() else temporary) != entry["md5"]:
                 delete(temporary)
-                raise UserError(f"{where}: {entry['path']} is corrupt on the remote; push it again from a machine that has it (dvc push)")
+                raise Lost(f"{where}: {entry['path']} is corrupt on the remote; push it again from a machine that has it (dvc push)")
     delete(out)
     temporary.rename(out)
 
@@ -50,21 +59,26 @@ def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
 
 
 def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
-    """Raise UserError for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded."""
+    """Raise Lost for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded.
+
+    Raises UserError if the remote is unavailable.
+    """
     root = cache_of(project) / "files/md5"
     missing = {digest: path for path in paths for digest in objects(root, path, lock) if not object_path(root, digest).exists()}
     if not missing:
         return
+    kind: type[UserError] = UserError
     try:
         with repository(project) as repo:
+            kind = UserError if remote_name(repo) else Lost  # without a remote, nobody else can have it
             refuse_unmarked(repo.cloud.get_remote())
             remote = repo.cloud.get_remote_odb()
-            lost = next((path for digest, path in missing.items() if not remote.exists(digest)), None)
+            lost = next((path for digest, path in missing.items() if not is_there(remote.fs, remote.oid_to_path(digest))), None)
     except Exception as error:  # whatever the library of a remote raises
         path = next(iter(missing.values()))
-        raise UserError(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
+        raise kind(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
     if lost:
-        raise UserError(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
+        raise Lost(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
 
 
 def objects(root: Path, path: str, lock: Lock) -> list[str]:

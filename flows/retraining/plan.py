@@ -13,6 +13,7 @@ from typing import Any
 from flows.champions import champion, history
 from flows.champions.champion import Champion
 from flows.champions.measurement import lost_index
+from flows.champions.outs import Lost
 from flows.champions.parts import Parts, has_own_index, outs_of
 from flows.intake.settings import FILE
 from flows.parameters import edit
@@ -91,7 +92,7 @@ def make(
         changed.append(f"retrain.systems of {FILE}")
     try:
         news = _news(project, now, Path(corpus), parts=start.parts)
-    except UserError as error:
+    except Lost as error:
         return _plan_without(name, error, settings, sections=sections)
     if settings.mode != "auto":
         starting.refuse(settings.mode, refused, f"{FILE}: retrain.mode")
@@ -105,7 +106,7 @@ def make(
         try:
             known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
             sources = _fetch(project, now, parts, known=known, indexes=indexes)
-        except UserError as error:
+        except Lost as error:
             return _plan_without(name, error, settings, sections=sections)
         new_sections, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
         new_sections |= starting.baselines_of(new_sections, sections)
@@ -122,7 +123,7 @@ def _why_index_is_lost(project: Path, now: Champion) -> str:
     """Why the champion's own index cannot take other documents: see `starting.Start`."""
     try:
         return lost_index(project, now) or ""
-    except UserError as error:  # it is lost
+    except Lost as error:
         return str(error)
 
 
@@ -157,7 +158,7 @@ def _plan_full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -
     return Planned(choice, how | {"systems": settings.systems}, settings.systems)
 
 
-def _plan_without(name: str, error: UserError, settings: Retrain, *, sections: Mapping[str, Any]) -> Planned:
+def _plan_without(name: str, error: Lost, settings: Retrain, *, sections: Mapping[str, Any]) -> Planned:
     """Plan a full retraining under `auto` if a part of the champion, `name`, is lost (`error`). Raises UserError under the other modes."""
     if settings.mode != "auto":
         raise UserError(f"{error}; to retrain without it, set retrain.mode: full (or auto) in {FILE}") from None

@@ -15,6 +15,8 @@ from tasks.core.files import read_json, write_json
 
 MARK = "retemper.json"
 NOTE = {"retemper": "remote", "note": "Do not delete this file: without it, runs assume that the remote is an unmounted share."}
+HTTP = ("http", "https")
+GONE = (404, 410)  # HTTP status of a file that is not there
 SEEN = Path(".retemper/marked.json")  # the remotes in which this project has seen a mark
 WARNING = "retemper: warning: "  # prefix of a line that the parent process shows to the user
 
@@ -22,7 +24,7 @@ WARNING = "retemper: warning: "  # prefix of a line that the parent process show
 def write_mark(fs: Any, place: str) -> None:
     """Write the mark into the remote at `place` of DVC's filesystem `fs`, writable by the group like everything in a folder remote."""
     path = fs.join(place, MARK)
-    if not _is_there(fs, path):
+    if not is_there(fs, path):
         fs.pipe_file(path, (json.dumps(NOTE, indent=2) + "\n").encode())
         if fs.protocol == "local":
             Path(path).chmod(0o664)
@@ -35,10 +37,10 @@ def refuse_unmarked(remote: Any) -> None:
     vanishes while it writes. HTTP remotes need no mark, because they cannot be listed.
     """
     fs, place = remote.fs, remote.path
-    if fs.protocol in ("http", "https"):
+    if fs.protocol in HTTP:
         return
     seen = set(read_json(SEEN)) if SEEN.exists() else set()
-    if not _is_there(fs, fs.join(place, MARK)):
+    if not is_there(fs, fs.join(place, MARK)):
         if place in seen or not _holds_artifacts(remote):
             problem = f"{place}: found no {MARK}, which every remote has"
             raise UserError(f"{problem}; mount it, or if it is new: retemper remote add {remote.name} URL")
@@ -50,10 +52,14 @@ def refuse_unmarked(remote: Any) -> None:
         write_json(SEEN, sorted({*seen, place}))
 
 
-def _is_there(fs: Any, path: str) -> bool:
+def is_there(fs: Any, path: str) -> bool:
+    """Whether a remote's filesystem has a file. Unlike `exists`, it raises an error if the remote is unavailable or denies access."""
     try:
-        fs.info(path)  # unlike `exists`, it raises if access is denied
-    except FileNotFoundError:
+        fs.info(path)
+    except FileNotFoundError as error:
+        cause = error.__cause__  # fsspec reports any failure of HTTP as a missing file
+        if fs.protocol in HTTP and cause and getattr(cause, "status", None) not in GONE:
+            raise cause from None
         return False
     return True
 

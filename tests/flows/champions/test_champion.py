@@ -13,6 +13,7 @@ import pytest
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import record_of
+from flows.champions.outs import Lost
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
 from flows.cli.operate.champion import set_champion
 from flows.process.display import Display
@@ -330,10 +331,11 @@ def test_a_champion_that_is_lost_is_told_before_a_training(fusion_repository: tu
     """Only its encoders matter for a comparison. It is no error: a clone whose run makes the same model has it then."""
     folder, commit = fusion_repository
     crowned, requests, warnings = champion.choose(folder, f"{commit}:hybrid"), list[str](), list[str]()
+    error: UserError = Lost("data/encoders/a: neither in the cache nor on the remote")
 
     def report_lost(paths: Iterable[str], **_: object) -> None:
         requests.extend(paths)
-        raise UserError("data/encoders/a: neither in the cache nor on the remote")
+        raise error
 
     outlook.measurement.warn_if_not_comparable(folder, crowned, "do this", warn=pytest.fail)
     assert outlook.measurement.is_measurable(folder, crowned)
@@ -343,6 +345,11 @@ def test_a_champion_that_is_lost_is_told_before_a_training(fusion_repository: tu
     (line,) = warnings
     assert line.startswith("champion/1: data/encoders/a: neither in the cache nor on the remote. Unless this retraining makes it again,")
     assert line.endswith("will be refused; do this")
+    assert not outlook.measurement.is_measurable(folder, crowned)
+    error = UserError("data/encoders/a: not in the cache, and no remote can be asked for it (down)")
+    outlook.measurement.warn_if_not_comparable(folder, crowned, "do this", warn=warnings.append)
+    expected = "If that is still so after the training, the comparison, and so this retraining, fails"
+    assert warnings[1:] == [f"champion/1: {error}. {expected}"], "it is not refused, and the next one tries again"
     assert not outlook.measurement.is_measurable(folder, crowned)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flows.champions import champion, measurement
+from flows.champions.outs import Lost
 from flows.champions.parts import SETTING, Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
@@ -143,12 +144,18 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
         measured_params()
     assert not isinstance(failed.value, measurement.NotComparable), "the next retraining tries again"
 
+    error: UserError = Lost("data/encoders/a of then: neither in the cache nor on the remote")
+
     def report_lost(*_: Any, **__: Any) -> None:
-        raise UserError("data/encoders/a of then: neither in the cache nor on the remote")
+        raise error
 
     monkeypatch.setattr(champion, "get_out", report_lost)
     with pytest.raises(measurement.NotComparable, match=r"^champion/1: data/encoders/a of then: neither in the cache nor on the remote$"):
         measured_params()
+    error = UserError("data/encoders/a: not in the cache, and no remote can be asked for it (down)")
+    with pytest.raises(UserError, match=r"^data/encoders/a: not in the cache, and no remote can be asked for it \(down\)$") as failed:
+        measured_params()
+    assert not isinstance(failed.value, measurement.NotComparable), "the next retraining tries again"
 
 
 def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +201,7 @@ def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
     assert measurement.is_measurable(Path(), champion.Champion(3, "a", "set", "")) != expected
 
     def report_lost(*_: Any) -> Any:
-        raise UserError("neither in the cache nor on the remote")
+        raise Lost("neither in the cache nor on the remote")
 
     monkeypatch.setattr(champion, "read_out", report_lost)
     measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), "do this", warn=warnings.append)

@@ -6,11 +6,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from flows.champions import champion, outs
+from flows.champions.outs import Lost
 from flows.repository.git import git
 from flows.storage.cache import object_path
 from tasks.core.errors import UserError
@@ -23,7 +27,7 @@ ONE, TWO = (hashlib.md5(text.encode()).hexdigest() for text in FILES.values())
 
 @pytest.fixture
 def project(tmp_path: Path, toy_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose one out, data/made, is in the cache and on the remote, not in the working tree."""
+    """The current folder: a project whose one out, data/made, is in the cache and on the remote, not in the working tree."""
     for name, value in toy_environment.items():
         monkeypatch.setenv(name, value)
     folder = tmp_path / "project"
@@ -42,6 +46,7 @@ def project(tmp_path: Path, toy_environment: dict[str, str], monkeypatch: pytest
             object_path(root, digest).parent.mkdir(parents=True)
             object_path(root, digest).write_text(text)
             object_path(root, digest).chmod(0o444)
+    monkeypatch.chdir(folder)
     return folder
 
 
@@ -75,12 +80,38 @@ def test_what_is_corrupt_in_the_cache_comes_from_the_remote(project: Path, fetch
     assert fetch_files() == FILES
     spoil(cache, ONE)
     shutil.move(remote, project.parent / "not mounted")
-    with pytest.raises(UserError, match=r"^data/made of \w{12}: neither in the cache nor on the remote"):
+    with pytest.raises(UserError, match=r"^data/made: not in the cache, and no remote can be asked for it \(") as unavailable:
         fetch_files()
+    assert not isinstance(unavailable.value, Lost), "it may be there once the folder is mounted"
     assert not object_path(cache, ONE).exists(), "a corrupt object is as good as none"
     shutil.move(project.parent / "not mounted", remote)
     shutil.rmtree(cache)
     assert fetch_files() == FILES
+    object_path(remote / "files/md5", FOLDER).unlink()
+    object_path(remote / "files/md5", ONE).unlink()
+    with pytest.raises(Lost, match=r"^data/made of \w{12}: neither in the cache nor on the remote"):
+        fetch_files()
+
+
+def test_an_http_remote_that_does_not_answer_has_lost_nothing(project: Path) -> None:
+    """fsspec reports each failure of HTTP as a missing file."""
+    object_path(project / ".dvc/cache/files/md5", ONE).unlink()
+    lock = champion.lock_at(project, "HEAD")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(project.parent / "remote")))
+    Thread(target=server.serve_forever, daemon=True).start()
+    config = project / ".dvc/config"
+    config.write_text(config.read_text().replace("../../remote", f"http://127.0.0.1:{server.server_port}"))
+    try:
+        outs.refuse_lost(["data/made"], project=project, lock=lock)
+        object_path(project.parent / "remote/files/md5", ONE).unlink()
+        with pytest.raises(Lost):
+            outs.refuse_lost(["data/made"], project=project, lock=lock)
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(UserError, match=r"^data/made: not in the cache, and no remote can be asked for it \(.*127\.0\.0\.1") as unavailable:
+        outs.refuse_lost(["data/made"], project=project, lock=lock)
+    assert not isinstance(unavailable.value, Lost)
 
 
 @pytest.mark.parametrize(("path", "digest", "file"), [("data/made", ONE, "a"), ("data/made/below/b", TWO, "b")])
@@ -89,13 +120,12 @@ def test_what_is_corrupt_on_the_remote_is_refused(
 ) -> None:
     shutil.rmtree(project / ".dvc/cache")
     spoil(project.parent / "remote/files/md5", digest)
-    with pytest.raises(UserError, match=rf"^{path} of \w{{12}}: {file} is corrupt on the remote; push it again"):
+    with pytest.raises(Lost, match=rf"^{path} of \w{{12}}: {file} is corrupt on the remote; push it again"):
         fetch_files(path)
     assert not (project.parent / "got").exists()
 
 
-def test_what_is_lost_is_known_without_a_download(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
+def test_what_is_lost_is_known_without_a_download(project: Path) -> None:
     cache, remote = project / ".dvc/cache/files/md5", project.parent / "remote/files/md5"
     lock = champion.lock_at(project, "HEAD")
 
@@ -106,12 +136,13 @@ def test_what_is_lost_is_known_without_a_download(project: Path, monkeypatch: py
     check()
     object_path(cache, ONE).unlink()
     check("data/made/below")
-    with pytest.raises(UserError, match=r"^data/made: neither in the cache nor on the remote; push it from a machine that has it"):
+    with pytest.raises(Lost, match=r"^data/made: neither in the cache nor on the remote; push it from a machine that has it"):
         check()
     share = project.parent / "remote"
     shutil.move(share, share.with_name("not mounted"))
-    with pytest.raises(UserError, match=r"^data/made: .*, and no remote can be asked for it \(.*: found no .*; mount it"):
+    with pytest.raises(UserError, match=r"^data/made: .*, and no remote can be asked for it \(.*: found no .*; mount it") as unavailable:
         check()
+    assert not isinstance(unavailable.value, Lost)
     shutil.move(share.with_name("not mounted"), share)
     object_path(remote, ONE).write_text("one")
     object_path(remote, ONE).chmod(0o444)
@@ -120,8 +151,8 @@ def test_what_is_lost_is_known_without_a_download(project: Path, monkeypatch: py
     check()
     assert not cache.exists()
     git("config", "--file", ".dvc/config", "--remove-section", "core", folder=project)
-    with pytest.raises(UserError, match=r"^data/made: not in the cache, and no remote can be asked for it \("):
-        check()
+    with pytest.raises(Lost, match=r"^data/made: not in the cache, and no remote can be asked for it \("):
+        check()  # there is none
 
 
 @pytest.mark.parametrize(
@@ -132,11 +163,9 @@ def test_what_is_lost_is_known_without_a_download(project: Path, monkeypatch: py
         "outs.get('data/made', Path('../got'), project=Path.cwd(), commit=git('rev-parse', 'HEAD'), lock=lock)",
     ],
 )
-def test_a_corrupt_memory_of_dvc_is_replaced_at_first_use(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_use: str
-) -> None:
+@pytest.mark.usefixtures("project")
+def test_a_corrupt_memory_of_dvc_is_replaced_at_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_use: str) -> None:
     """Retrainings, sweeps, and evaluations ended in a traceback, and all that is only on the remote counted as lost."""
-    monkeypatch.chdir(project)
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
     (tmp_path / "tree/.dvc").mkdir(parents=True)
     shutil.rmtree(".dvc/cache")

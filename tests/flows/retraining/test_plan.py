@@ -10,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.champions import champion, history
+from flows.champions.outs import Lost
 from flows.champions.parts import Parts
 from flows.repository import lock as lock_module
 from flows.retraining import plan
@@ -32,6 +33,7 @@ class Worktree:
         self.ran: list[list[str]] = []
         self.how: dict[str, Any] | None = None
         self.lost: Sequence[str] = ()  # paths of the champion that neither the cache nor the remote has
+        self.unavailable = ""  # a path of the champion that only a remote has, which does not answer
         self.trained = ["q1", "q2", "gone"]  # what the state of the champion lists
         self.now = champion.Champion(2, "star", "promoted", "", commit="then", replaced=1)
         monkeypatch.chdir(folder)
@@ -50,7 +52,9 @@ class Worktree:
 
         def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
             if path in self.lost:
-                raise UserError(f"{path} of then: neither in the cache nor on the remote")
+                raise Lost(f"{path} of then: neither in the cache nor on the remote")
+            if path == self.unavailable:
+                raise UserError(f"{path}: not in the cache, and no remote can be asked for it (down)")
             if path == "data/corpus":
                 shutil.copytree(folder / "before", out)
             elif path == "data/state/star/known_queries.json":
@@ -247,6 +251,20 @@ def test_auto_retrains_fully_once_a_part_of_the_champion_is_lost(worktree: Workt
         remedy = r"; to retrain without it, set retrain\.mode: full \(or auto\) in retraining\.yaml$"
         with pytest.raises(UserError, match=f"^{line}{remedy}"):
             worktree.make(mode)
+
+
+@pytest.mark.parametrize("path", ["data/corpus", "data/encoders/star", "data/indexes/star/index.json"])
+def test_a_remote_that_does_not_answer_causes_no_full_retraining(
+    tmp_path: Path, full_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """It may have the part. The retraining fails in a line, and the next one goes on."""
+    own_index = {"adore": {"star": {"round": "other", "index": "PQ8"}}} if "index" in path else {}
+    worktree = Worktree(tmp_path, full_params | own_index, monkeypatch)
+    worktree.unavailable, before = path, Path("params.yaml").read_bytes()
+    for mode in ("auto", "query_tower"):
+        with pytest.raises(UserError, match=rf"^{path}: not in the cache, and no remote can be asked for it \(down\)$"):
+            worktree.make(mode)
+    assert Path("params.yaml").read_bytes() == before
 
 
 def test_auto_starts_from_a_fusion_whose_run_is_lost(
