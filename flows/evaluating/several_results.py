@@ -107,7 +107,9 @@ def combine(parts: Sequence[Results], order: Mapping[str, str]) -> Results:
 
 def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
     """The table, in lines of at most `width` if given, and how to read it."""
-    from tasks.core.statistics.clusters import describe_groups
+    import numpy as np
+
+    from tasks.core.statistics.clusters import LARGEST, describe_groups
 
     several, body, lines = len(table.models) > 1, list[list[str]](), list[str]()
     tests = {(label, split): table.tests(label, split) for label, one in table.results.items() for split in one.splits}
@@ -116,10 +118,11 @@ def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
         means = {model: splits[split][table.metric] for model, splits in results.metrics.items() if split in splits}
         marks = {row.name: "+" if row.difference > 0 else "-" for row in tests[label, split] if row.p_holm <= table.test.alpha}
         queries = sorted(results.sides(split)[0].values)
-        groups = int(table.test.drawn(queries, results.groups[split]).max()) + 1
+        sizes = np.bincount(table.test.drawn(queries, results.groups[split]))
+        groups, largest = len(sizes), int(sizes.max())
         body.append([label, split, f"{len(queries):,}", f"{groups:,}", *_cells(table, means, marks)])
-        if several and groups == 1:
-            lines.append(f"{label}, {split}: {describe_groups(len(queries), 1, 1.0, largest=len(queries))}")
+        if several and (groups == 1 or (table.test.test == "t" and largest > LARGEST * len(queries))):
+            lines.append(f"{label}, {split}: {describe_groups(len(queries), groups, 1.0, largest=largest)}")
     if averages := table.means():
         taken = list(table.averaged.values())
         means = {model: one[table.metric] for model, one in averages.items()}

@@ -1,6 +1,7 @@
 """The table of several models and data sets, against means by hand and tests by SciPy."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,18 @@ def test_groups_are_shown_where_queries_share_documents() -> None:
     output = several_results.text(one_group, PLAIN, None)
     line = "nq, test: all 40 queries share relevant documents, so nothing can be tested unless report.draws is queries"
     assert line in output.splitlines() and " -" not in output.splitlines()[2] and "+" not in output.splitlines()[2]
+
+
+@pytest.mark.parametrize(("test", "size", "told"), [("t", 33, True), ("t", 32, False), ("permutation", 33, False)])
+def test_a_row_that_one_group_makes_untestable_says_so(test: Any, size: int, told: bool) -> None:
+    """A t-test says nothing once one group has more than 80% of the queries."""
+    compared = table(nq=results(1, ("test",), groups={query: query if place >= size else "q00" for place, query in enumerate(QUERIES)}))
+    rows = several_results.text(replace(compared, test=tested.Tested(test=test, permutations=1000)), PLAIN, None).splitlines()
+    line = (
+        f"nq, test: {size} of 40 queries share relevant documents, and the others are {40 - size} groups, so a t-test says nothing; "
+        "set report.test to permutation, or report.draws to queries"
+    )
+    assert (line in rows) == told and sum("say" in row for row in rows) == told
 
 
 def test_a_model_that_failed_leaves_a_gap_and_the_mean_is_over_what_all_have() -> None:
