@@ -104,15 +104,19 @@ class Inbox:
     def refuse_unfinished(self, unfinished: Collection[str]) -> None:
         """Raise UserError if a batch of the last retraining is being written or empty: without it, the data would silently go back."""
         if again := [name for name in self._read_last() if name in unfinished]:
+            remove, set_aside = f"remove {again[0]} to continue without it", f"set it aside: rename it to .{again[0]}"
+            if self.intake.mode == "replace":  # as `refuse_return` allows it
+                others = [path.name for path in self.accepted() if path.name not in unfinished]
+                remove = _way_back(others[-1] if others else "")
+                set_aside = set_aside if others else remove
             if _is_empty(self.folder / again[0]):
                 raise UserError(
                     f"{self.folder / again[0]}: found an empty batch, expected the content that the last retraining read; put it back, or "
-                    f"remove {again[0]} to continue without it"
+                    f"{remove}"
                 )
             raise UserError(
                 f"{self.folder / again[0]}: found a batch of the last retraining that is being written, expected it to be complete; wait "
-                f"until no file has changed for intake.settle_seconds ({self.intake.settle_seconds:g}), or set it aside: rename it to "
-                f".{again[0]}"
+                f"until no file has changed for intake.settle_seconds ({self.intake.settle_seconds:g}), or {set_aside}"
             )
 
     def refuse_emptied(self) -> None:
@@ -142,7 +146,7 @@ class Inbox:
         is_gone, is_set_aside = not (self.folder / last).exists(), (self.folder / f".{last}").exists()
         if chosen and (chosen >= last or (is_gone and (is_set_aside or chosen not in merged))):
             return
-        back = f"go back to {chosen or 'dataset.source'}: rm {INTAKE.resolve()}"
+        back = _way_back(chosen)
         if is_gone:
             raise UserError(
                 f"{self.folder}: found no batch of the last retraining, expected {last}; mount the folder, put it back, or {back}"
@@ -300,6 +304,11 @@ class Inbox:
 def _last_merged() -> list[str]:
     """Names of the batches of the last merge here."""
     return [record["name"] for record in read_json(INTAKE) if record["state"] == "accepted"] if INTAKE.exists() else []
+
+
+def _way_back(chosen: str) -> str:
+    """How the data set goes back to batch `chosen`, or to dataset.source if it is empty, in words."""
+    return f"go back to {chosen or 'dataset.source'}: rm {INTAKE.resolve()}"
 
 
 def _emptied(folder: Path, earlier: Batch) -> tuple[Path, str] | None:

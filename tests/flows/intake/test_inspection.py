@@ -66,9 +66,8 @@ def test_a_batch_that_was_trained_on_is_never_left_out_because_it_is_being_writt
     rule, waiting = (Intake(inbox="inbox", mode=mode, settle_seconds=seconds, gate=Gate(shift=None)) for seconds in (0, 3600))
     assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "a new one may wait"
     assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["1"]
-    with pytest.raises(
-        UserError, match=r"inbox/1: found a batch of the last retraining that is being written, expected .* rename it to .1$"
-    ):
+    remedy = r"set it aside: rename it to \.1" if mode == "append" else rf"go back to dataset\.source: rm {INTAKE.resolve()}"
+    with pytest.raises(UserError, match=rf"inbox/1: found a batch of the last retraining that is being written, expected .*, or {remedy}$"):
         take_in(waiting, SOURCE, project)
     shutil.copytree(project / "inbox/1", project / "inbox/2")
     (project / "inbox/1").rename(project / "inbox/.1")
@@ -219,6 +218,43 @@ def test_replaced_data_never_go_back_because_the_inbox_is_not_mounted(project: P
         take_in(REPLACE, SOURCE, project)
     INTAKE.unlink()
     assert take_in(REPLACE, SOURCE, project).spec == f"beir:{project / 'base'}", "as the message says"
+
+
+def test_an_emptied_data_set_is_put_back_or_an_earlier_one_taken_as_the_message_says(project: Path, exports: Path) -> None:
+    whole = {path: path.read_text() for path in exports.glob("b/**/*.*")}
+    for path in whole:
+        path.write_text("")
+    message = f"inbox/b: found an empty batch, expected .*; put it back, or go back to a: rm {INTAKE.resolve()}$"
+    with pytest.raises(UserError, match=message):
+        take_in(REPLACE, SOURCE, project)
+    INTAKE.unlink()
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'a'}"
+    for path, text in whole.items():
+        path.write_text(text)
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}"
+    shutil.rmtree(exports / "a")
+    for path in whole:
+        path.write_text("")
+    with pytest.raises(UserError, match=r"; put it back, or go back to dataset\.source: rm "):
+        take_in(REPLACE, SOURCE, project)
+
+
+def test_a_data_set_that_is_being_written_is_set_aside_or_left_as_the_message_says(project: Path, exports: Path) -> None:
+    """Without another data set, one that is set aside counts as one on a share that is not mounted."""
+    update(exports / "b")
+    with pytest.raises(UserError, match=r"inbox/b: found .* that is being written, expected .*, or set it aside: rename it to \.b$"):
+        take_in(REPLACE, SOURCE, project)
+    (exports / "b").rename(exports / ".b")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'a'}"
+    (exports / ".b").rename(exports / "b")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}"
+    shutil.rmtree(exports / "a")
+    update(exports / "b")
+    with pytest.raises(UserError, match=rf"that is being written, expected .*, or go back to dataset\.source: rm {INTAKE.resolve()}$"):
+        take_in(REPLACE, SOURCE, project)
+    INTAKE.unlink()
+    update(exports / "b")
+    assert take_in(REPLACE, SOURCE, project).spec == f"beir:{project / 'base'}"
 
 
 def test_without_an_accepted_batch_replaced_data_are_the_source(project: Path) -> None:
