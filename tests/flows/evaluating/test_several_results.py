@@ -124,10 +124,10 @@ def test_a_row_that_one_group_makes_untestable_says_so(test: Any, size: int, tol
     compared = table(nq=results(1, ("test",), groups={query: query if place >= size else "q00" for place, query in enumerate(QUERIES)}))
     rows = several_results.text(replace(compared, test=tested.Tested(test=test, permutations=1000)), PLAIN, None).splitlines()
     line = (
-        f"nq, test: {size} of 40 queries share relevant documents, and the others are {40 - size} groups, so a t-test says nothing; "
-        "set report.test to permutation, or report.draws to queries"
+        f"nq, test: {size} of 40 queries share relevant documents, and the others are {40 - size} groups, "
+        "so there is no interval, and only a permutation test (report.test) gives p"
     )
-    assert (line in rows) == told and sum("say" in row for row in rows) == told
+    assert (line in rows) == told and sum("no interval" in row for row in rows) == told
 
 
 def test_a_model_that_failed_leaves_a_gap_and_the_mean_is_over_what_all_have() -> None:
