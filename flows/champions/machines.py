@@ -15,10 +15,9 @@ from tempfile import TemporaryDirectory
 
 from flows.champions import champion, history
 from flows.champions.champion import Champion
-from flows.champions.tree import BRANCH, RECORD, TAGS, ZERO, is_ancestor, move, records
+from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, TAGS, ZERO, is_ancestor, move, records
 from flows.repository.git import NOBODY, GitFailed, git
 
-SUPERSEDED = "refs/tags/superseded/"
 ASK_SECONDS, SEND_SECONDS = 60, 300  # to a git remote, at most
 TRIES = 5  # pushes, if others push at the same time
 NO_ATOMIC = "does not support --atomic"
@@ -125,9 +124,10 @@ def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[st
             new_refs[f"{SUPERSEDED}champion-{crowned.number}-{digest[:10]}"] = digest
         else:
             new_numbers[crowned.number] = number = latest + len(new_numbers) + 1
-            renumbered = replace(
-                crowned, number=number, replaced=number - 1 or None, previous=new_numbers.get(crowned.previous or 0, crowned.previous)
-            )
+            previous = new_numbers.get(crowned.previous or 0, crowned.previous)
+            if crowned.previous in lost:
+                previous = latest or None  # which it follows now; its number may be another champion's
+            renumbered = replace(crowned, number=number, replaced=number - 1 or None, previous=previous)
             new_refs[f"{TAGS}{number}"] = champion.tag_object(project, renumbered)
     for name, digest in new_refs.items():
         if digest != local_refs.get(name, ""):
@@ -161,6 +161,9 @@ def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[
                 f"{outcome.reason}; superseded: another machine had crowned champion/{latest} by then, so the next retraining decides again"
             )
             outcome = replace(outcome, result="superseded", reason=reason, champion=latest)
+        elif outcome and outcome.champion in lost:
+            reason = f"{outcome.reason}; that champion/{outcome.champion} is superseded by another machine's champion/{latest}"
+            outcome = replace(outcome, reason=reason, champion=None)  # so the next retraining does not take it for the same again
         content = _with_record(project, commit, outcome) if outcome else git("rev-parse", f"{commit}^{{tree}}", folder=project)
         message = git("log", "-1", "--format=%B", commit, folder=project)
         parents = [word for parent in (tip, commit) if parent for word in ("-p", parent)]

@@ -4,8 +4,9 @@ It is in `.retemper/retraining`, with a detached HEAD. Commits are made by plumb
 keys, and branches that are checked out elsewhere do not interfere.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ LOOK = Path(".retemper/retraining.look.lock")  # of a dry run of one
 WAIT_SECONDS = 3600.0  # for a dry run, which may prepare the data
 BRANCH = "refs/heads/retemper/retraining"
 TAGS = "refs/tags/champion/"
+SUPERSEDED = "refs/tags/superseded/"
+PACKING_SECONDS = 60.0  # git's lock of all packed references is that of a dead process once it is older
 RECORD = "retraining.json"
 KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
 COMMITTED = (*KEPT, "params.yaml", RECORD, str(FORGOTTEN))
@@ -100,8 +103,9 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     root = (project / FOLDER).resolve()
     refuse_taken_names(project)
     common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=project))
-    for stale_lock in (common / f"{BRANCH}.lock", *(common / TAGS).glob("*.lock")):
+    for stale_lock in (common / f"{BRANCH}.lock", *(common / TAGS).glob("*.lock"), *(common / SUPERSEDED).glob("*.lock")):
         stale_lock.unlink(missing_ok=True)
+    _remove_old(common / "packed-refs.lock", PACKING_SECONDS)  # the user's own `git gc` may hold it
     meet(project)
     folder = make_worktree(root, followed, project, clean=False)  # what the last retraining made is still there
     if not (folder / "dvc.yaml").exists():
@@ -112,6 +116,12 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
             git("checkout", "--quiet", "--force", tip, "--", name, folder=folder)
     equip(folder, project)
     return Tree(root, folder, followed, tip)
+
+
+def _remove_old(path: Path, seconds: float) -> None:
+    with suppress(FileNotFoundError):
+        if time.time() - path.stat().st_mtime > seconds:
+            path.unlink()
 
 
 def refuse_taken_names(project: Path) -> None:

@@ -106,8 +106,12 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     if outs_of(champion.lock_at(tree.folder, tree.tip)) != outs_of(current_lock()):
         return None
     rules_before = read_blob(tree.tip, str(settings.FILE), tree.folder)
-    rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
-    return last if (rules_before.strip() if rules_before is not None else None) == rules else None
+    rules = settings.FILE.read_text(encoding="utf-8") if settings.FILE.exists() else None
+    return last if _lines(rules_before) == _lines(rules) else None
+
+
+def _lines(text: str | None) -> list[str] | None:
+    return None if text is None else text.strip().splitlines()
 
 
 def make_decision(

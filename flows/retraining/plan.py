@@ -170,7 +170,7 @@ def recipe(sections: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, 
     values = {name: [_plain(value)] for name, value in sections.items() if name not in UNTRAINED and value}
     for kind in values.keys() & {"encoder", "encoders", "rerankers"}:
         entry = source.get(kind) or {}
-        values[kind].append(entry.get("digest") or {name: item.get("digest") for name, item in entry.items()})
+        values[kind].append(entry.get("digest") or {name: item.get("digest") for name, item in entry.items() if name in sections[kind]})
     return {name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16] for name, value in values.items()}
 
 

@@ -212,6 +212,37 @@ def test_weeks_without_the_remote(machine_pair: tuple[Machine, Machine]) -> None
     assert len([name for name in other.refs() if name.startswith(machines.SUPERSEDED)]) == 2
 
 
+@pytest.mark.parametrize("latest", [2, 3, 4, 5])
+def test_a_choice_that_follows_a_superseded_champion_goes_back_to_the_one_it_follows_now(
+    machine_pair: tuple[Machine, Machine], latest: int
+) -> None:
+    one, other = machine_pair
+    for number in range(2, latest + 1):
+        other.record_retraining("promoted", f"{number} other", number)
+    machines.push(other.folder)
+    for number in (2, 3):
+        one.record_retraining("promoted", f"{number} one", number)
+    one.crown_by_hand("set", 4, replaced=3, previous=3)
+    one.crown_by_hand("set", 5, replaced=4, previous=4)
+    machines.fetch(one.folder)
+    first, second = champion.read_champions(one.folder)[-2:]
+    assert (first.number, first.replaced, first.previous) == (latest + 1, latest, latest)
+    assert (second.number, second.replaced, second.previous) == (latest + 2, latest + 1, latest + 1)
+
+
+def test_a_refusal_against_a_superseded_champion_is_no_reason_not_to_compare_again(machine_pair: tuple[Machine, Machine]) -> None:
+    """Its champion/2 was another model than champion/2 now."""
+    one, other = machine_pair
+    one.record_retraining("promoted", "2 one", 2)
+    one.record_retraining("refused", "3 one")
+    other.record_retraining("promoted", "2 other", 2)
+    machines.push(other.folder)
+    machines.fetch(one.folder)
+    last = history.read_history(one.folder)[-1]
+    assert (last.id, last.result, last.champion) == ("3 one", "refused", None)
+    assert last.reason == "3 one refused; that champion/2 is superseded by another machine's champion/2"
+
+
 def test_choices_by_hand_at_once(machine_pair: tuple[Machine, Machine]) -> None:
     one, other = machine_pair
     other.crown_by_hand("set", 2, replaced=1, previous=1)

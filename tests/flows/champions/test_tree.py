@@ -1,5 +1,6 @@
 """The worktree of retrainings: names, and locks of dead processes."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,12 +39,17 @@ def test_locks_of_a_dead_git_are_taken_away(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     git("add", ".", folder=tmp_path)
     git("commit", "--quiet", "-m", "first", folder=tmp_path)
-    locks = [tmp_path / ".git" / name for name in (f"{tree.BRANCH}.lock", f"{tree.TAGS}7.lock")]
-    for lock in locks:
+    packed = tmp_path / ".git/packed-refs.lock"
+    locks = [tmp_path / ".git" / name for name in (f"{tree.BRANCH}.lock", f"{tree.TAGS}7.lock", f"{tree.SUPERSEDED}champion-2-ab.lock")]
+    for lock in (*locks, packed):
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
     tree.prepare(tmp_path, "HEAD", lambda _: None)
     assert not any(lock.exists() for lock in locks)
+    assert packed.exists(), "git gc may hold it"
+    os.utime(packed, (0, 0))
+    tree.prepare(tmp_path, "HEAD", lambda _: None)
+    assert not packed.exists()
 
 
 def test_settings_that_are_not_committed_are_known(tmp_path: Path) -> None:

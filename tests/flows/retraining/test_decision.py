@@ -13,6 +13,7 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.promotion import evidence
 from flows.promotion.records import Promotion
+from flows.repository.git import git
 from flows.retraining import decision
 
 CHAMPIONS = [
@@ -41,6 +42,23 @@ def test_what_could_not_be_compared_is_decided_again_once_it_can(
     monkeypatch.setattr(decision, "is_measurable", lambda _, rival: rival.number not in unmeasurable)
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
     assert decision.nothing_new(tree, CANDIDATE, CHAMPIONS, rule=Promotion(rule=rule)) == expected
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_only_other_rules_are_a_reason_to_decide_again(line_end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules = Path("retraining.yaml")
+    rules.write_bytes(f"promotion:{line_end}  margin: 0.01{line_end}".encode())
+    git("init", "--quiet")
+    git("-c", "core.autocrlf=false", "add", rules.name)
+    git("commit", "--quiet", "-m", "rules")
+    last = history.Ended("0", "refused", "it loses", "then", champion=2)
+    monkeypatch.setattr(history, "read_outcome", lambda *_: last)
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", git("rev-parse", "HEAD"))
+    assert decision._same_again(tree, 2) is last
+    assert decision._same_again(tree, 3) is None
+    rules.write_bytes(rules.read_bytes().replace(b"0.01", b"0.02"))
+    assert decision._same_again(tree, 2) is None
 
 
 def test_a_comparison_that_is_impossible_names_what_can_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

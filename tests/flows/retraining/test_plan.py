@@ -202,6 +202,8 @@ def test_sources_count_by_content(full_params: dict[str, Any]) -> None:
     moved = json.loads(json.dumps(full_params))
     moved["encoder"]["source"], moved["encoders"]["other"]["source"] = "elsewhere", "too"
     assert plan.recipe(moved | {"report": {}, "dataset": {"source": "more"}}, source) == first
+    unneeded = source | {"encoders": {**source["encoders"], "of another system": {"source": "c", "digest": "w"}}}
+    assert plan.recipe(moved, unneeded) == first, "data/source.json has all; the sections are those of retrain.systems"
     source["encoders"]["other"]["digest"] = "z"
     assert {name for name, digest in plan.recipe(moved, source).items() if digest != first[name]} == {"encoders"}
 
