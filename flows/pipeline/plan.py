@@ -20,7 +20,7 @@ from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.storage import cache, forgettings, makings
 from flows.storage.frozen import keep_graph
 from flows.storage.patches import check_by_content, durably
-from flows.team import sync
+from flows.team import remotes, sync
 from tasks.core.errors import UserError
 from tasks.core.params.runtime import read_runtime
 from tasks.core.plurals import counted
@@ -136,6 +136,8 @@ def make_plan(
             locks.remember()
             leftovers.remove([out for stage in full_graph.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
+        if status and not dry:
+            remotes.refuse_unmounted(cache.cache_folder())  # first: what is pulled would lie beneath the mount point
         if not dry and (uncached := cache.uncached(status)) and cache.restore_from_workspace(repo, uncached, warn):
             status = read_status(repo, graph.stages)
         refuse_unmade(repo, graph.downstream_of(status))

@@ -69,7 +69,6 @@ def run(
         try:
             plan = make_plan(targets, processes, display.warn, check=check)
             if plan.changed:
-                remotes.refuse_unmounted(cache_folder())
                 refuse_read_only(cache_folder())
             if plan.changed and not ignore_disk:
                 refuse_small_disk([name for name in plan.graph.stages if name in plan.changed])

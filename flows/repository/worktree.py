@@ -221,6 +221,8 @@ def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
     with edit_settings(settings, "local", validate=False) as edited:
         edited.update(local)
         edited["cache"]["dir"] = str(folder.absolute() / ".dvc/cache") if own_cache else cache
+        if own_cache:
+            edited["cache"].pop("shared", None)  # it is empty: as a shared cache, it would count as one that is not mounted
         for name, remote in shared["remote"].items():
             edited["remote"][name] = {**remote, **local["remote"].get(name, {})}
         if default := {**shared["core"], **local["core"]}.get("remote"):

@@ -18,7 +18,7 @@ from flows.repository.git import git
 from flows.repository.lock import read_lock, worktrees
 from flows.repository.project import edit_settings, repository
 from flows.storage import forgettings, makings
-from flows.storage.cache import intact_path, object_id, object_path, objects
+from flows.storage.cache import cache_of, intact_path, object_id, object_path, objects
 from flows.storage.dvc import PROJECTS, PUSHED, earlier_results, objects_of
 from flows.storage.remote import write_mark
 from flows.team.sync import remedy
@@ -156,15 +156,18 @@ def share(folder: Path) -> str:
         is_own = (
             previous.resolve() == own_cache.parent.resolve() / own_cache.name
         )  # neither another folder nor a link to one: others may use that
+        others = _other_users(previous) if is_own and not is_same else []
         register(folder, Path.cwd())  # first, or a colleague's gc would remove what is being copied
-        moved = _move_cache(previous, folder) if is_own and not is_same else 0
+        copied = _copy_cache(previous, folder) if is_own and not is_same else 0
+        if is_own and not is_same and not others:
+            shutil.rmtree(previous, ignore_errors=True)
         with edit_settings(repo.config, "local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
-    outcome = (
-        f"{counted(moved, 'files')} moved there from {previous}"
-        if is_own or is_same
-        else f"{previous} stays as it is, since others may use it"
-    )
+    outcome = f"{counted(copied, 'files')} moved there from {previous}"
+    if others:
+        outcome = f"{counted(copied, 'files')} copied there; {previous} stays as it is, since {others[0]} uses it"
+    elif not (is_own or is_same):
+        outcome = f"{previous} stays as it is, since others may use it"
     return f"cache: {folder} ({outcome}); set in {LOCAL_CONFIG} for this clone"
 
 
@@ -231,8 +234,19 @@ def registered(folder: Path) -> list[Path]:
     return found
 
 
-def _move_cache(source: Path, target: Path) -> int:
-    """Copy what `target` lacks or has corrupt, with records of how it was made, then remove `source`; return the number of files moved."""
+def _other_users(cache: Path) -> list[Path]:
+    """Other projects, and other working trees of this one, that use its own cache. Raises UserError if they cannot be known.
+
+    Those in .retemper get this project's settings whenever a command uses them.
+    """
+    projects = registered(cache) if (cache / PROJECTS).is_dir() else []
+    trees = dict.fromkeys(tree for project in (None, *projects) for tree in worktrees(project, all_known=True))
+    here = Path.cwd().resolve()
+    return [tree for tree in trees if tree != here and ".retemper" not in tree.parts and cache_of(tree).resolve() == cache.resolve()]
+
+
+def _copy_cache(source: Path, target: Path) -> int:
+    """Copy what `target` lacks or has corrupt, with records of how it was made; return the number of files of `source`."""
     count, root = 0, source / "files" / "md5"
     records = (path for folder in ("runs", makings.FOLDER, forgettings.FOLDER) for path in (source / folder).rglob("*") if path.is_file())
     for file in [*objects(root), *records]:
@@ -250,7 +264,6 @@ def _move_cache(source: Path, target: Path) -> int:
                 if file_digest(temporary) != file_digest(file):
                     raise UserError(f"{copy}: the copy differs from its original; check the disk ({source} was kept)")
                 temporary.chmod(mode)
-    shutil.rmtree(source, ignore_errors=True)
     return count
 
 

@@ -27,6 +27,7 @@ from flows.repository.worktree import (
     temp_tree,
     tree_place,
 )
+from flows.team.remotes import refuse_unmounted
 from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import FILE, HEAD, mark
 
@@ -138,6 +139,10 @@ def test_a_tree_has_its_own_cache_where_committed_settings_name_a_shared_one(toy
         equip(tree, own_cache=own_cache)
         with Repo(str(tree)) as repo:
             assert Path(repo.cache.local_cache_dir) == cache
+    (toy.folder / ".dvc/config.local").write_text("[cache]\n    shared = group\n")  # as `cache share` sets it
+    equip(tree, own_cache=True)
+    monkeypatch.chdir(tree)
+    refuse_unmounted(tree.absolute() / ".dvc/cache")
 
 
 def test_a_remote_that_is_not_committed_is_used_in_a_tree(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

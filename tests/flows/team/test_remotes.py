@@ -272,23 +272,6 @@ def test_a_shared_cache_is_not_collected_while_a_project_is_unavailable(finished
     assert remotes.registered(tmp_path / "cache") == [finished_toy.folder], "every run notes it again"
 
 
-def test_a_shared_cache_that_is_not_mounted_is_not_begun_anew(
-    finished_toy: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
-) -> None:
-    cache = tmp_path / "share/cache"
-    cache.parent.mkdir()
-    assert finished_toy.call("cache", "share", str(cache)).returncode == 0
-    cache.parent.rename(tmp_path / "mounted")
-    cache.parent.mkdir()  # the empty mount point
-    shutil.rmtree(finished_toy.folder / "data", ignore_errors=True)
-    result = finished_toy.call("run")
-    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
-    assert f"{cache}: found an empty cache without projects/" in result.stderr
-    shutil.rmtree(cache.parent)
-    (tmp_path / "mounted").rename(cache.parent)
-    assert not executed(finished_toy.run()), "all of it is there again"
-
-
 def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse_open(*_: Any, **__: Any) -> Any:
         raise PermissionError(13, "Permission denied")
