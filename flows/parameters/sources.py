@@ -21,6 +21,7 @@ from tasks.core.params.sections import FROZEN, read_parameters, read_yaml
 from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.sources.forgotten import FILE, marks_digest, read_marks
+from tasks.core.stage.entry import beside
 
 SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
@@ -136,18 +137,22 @@ def dataset_entry(key: str, name: str, *, warn: Callable[[str], None] | None = N
 
 
 def watch(kinds: Iterable[str]) -> dict[str, Any]:
-    """The record for a stage that reads these sources (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
+    """The record for a stage that reads these sources: {"problem": line}, with the fields of tasks.core.stage.entry.Sources.
 
     `problem` names a source that no longer matches data/source.json; it is empty if all match or are unavailable.
     """
     recorded, remembered, listings = _flat(_read(SOURCE)), _read_memory(MEMORY), _kinds(read_parameters(FROZEN))
     files: dict[str, list[int]] = {}
+    found, unavailable = list[Path](), list[str]()
     for kind in kinds:
         name, listing = listings[kind]
         try:
             listed = listing(name)
             digest = describe(name, listed, remembered)["digest"]
+        except Elsewhere:  # the stage downloads it
+            continue
         except (UserError, OSError):  # the stage will report it, and knows better what is missing
+            unavailable.append(f"{_key(kind)} {name}")
             continue
         expected = recorded.get(kind, {}).get("digest", "")
         if digest != expected:
@@ -156,13 +161,15 @@ def watch(kinds: Iterable[str]) -> dict[str, Any]:
                 if KEEP_SOURCE in os.environ
                 else "run again"
             )
-            found = f"found sha256 {digest[:10]}, expected {expected[:10]} of {SOURCE}"
+            digests = f"found sha256 {digest[:10]}, expected {expected[:10]} of {SOURCE}"
             change = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
-            return {"problem": f"{_key(kind)} {name}: {change}: {found}; {remedy}", "files": {}}
+            return {"problem": f"{_key(kind)} {name}: {change}: {digests}; {remedy}"}
+        found += listed.files.values()
         files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
         if kind == "dataset" and FILE.exists():
             files[str(FILE.resolve())] = file_stamp(FILE)
-    return {"problem": "", "files": files}
+    listed_files = [str(path.absolute()) for path in found]
+    return {"problem": "", "files": files, "listed": listed_files, "beside": beside(listed_files), "unavailable": unavailable}
 
 
 def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:

@@ -8,9 +8,11 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from tasks.core.errors import InputChanged, UserError, one_line_errors
 from tasks.core.files import file_stamp, read_json, write_json
@@ -42,7 +44,7 @@ def stage() -> Iterator[None]:
     try:
         with one_line_errors():
             execute_frozen()
-            sources = read_sources(os.environ.get(SOURCES))
+            sources = Sources.read(os.environ.get(SOURCES))
             inputs = input_stamps(sys.argv[1:]) if STAGE in os.environ else {}
             began = time.monotonic()
             try:
@@ -51,8 +53,7 @@ def stage() -> Iterator[None]:
                 leave_bars()
             record_cost(seconds=time.monotonic() - began, peak_mib=_peak_mib())
             changed = [str(path) for path, stamp in inputs.items() if _stamp(path) != stamp]
-            changed += [str(path) for path, stamp in sources.items() if _is_changed(path, stamp)]
-            if changed:
+            if changed := changed + sources.changed():
                 raise InputChanged(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; its output was discarded, run again")
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
@@ -78,17 +79,55 @@ def _peak_mib() -> float:
     return 0.0
 
 
-def read_sources(path: str | None) -> dict[Path, list[int]]:
-    """Stamps of the files outside the project that this stage may read, as written by the flow (flows/parameters/sources.py).
+@dataclass(frozen=True)
+class Sources:
+    """What a stage may read from outside the project, as the flow found it (flows/parameters/sources.py, `watch`).
 
-    UserError if they are no longer the ones whose digest this stage depends on.
+    `files`: by path, its stamp. `listed`: their paths with links unresolved, and `beside` of these. `unavailable`: sources that could not
+    be listed, so the stage should not have been able to read them either.
     """
-    if not path:
-        return {}
-    record = read_json(Path(path))
-    if record["problem"]:
-        raise UserError(record["problem"])
-    return {Path(name): stamp for name, stamp in record["files"].items()}
+
+    files: Mapping[str, list[int]] = field(default_factory=dict)
+    listed: Sequence[str] = ()
+    beside: Mapping[str, list[str]] = field(default_factory=dict)
+    unavailable: Sequence[str] = ()
+
+    @classmethod
+    def read(cls, path: str | None) -> Self:
+        """Read the flow's record, if there is one. UserError if a source is no longer the one whose digest the stage depends on."""
+        record = dict(read_json(Path(path))) if path else {}
+        if problem := record.pop("problem", ""):
+            raise UserError(str(problem))
+        return cls(**record)
+
+    def changed(self) -> list[str]:
+        """What is no longer as the flow found it, so that a stage that has ended well may have read something else."""
+        changed = [path for path, stamp in self.files.items() if _is_changed(Path(path), stamp)]
+        changed += [folder for folder, names in beside(self.listed).items() if names != self.beside.get(folder)]
+        return changed + list(self.unavailable)
+
+
+def beside(files: Iterable[str]) -> dict[str, list[str]]:
+    """By folder of `files`: names of folders, and of files of the same types. A reader may take a new one for a part of its source."""
+    types: dict[str, set[str]] = {}
+    for file in files:
+        types.setdefault(str(Path(file).parent), set()).add(_type(file))
+    return {
+        folder: sorted(
+            entry.name for entry in _entries(folder) if entry.name[0] not in "._" and (entry.is_dir() or _type(entry.name) in known)
+        )
+        for folder, known in types.items()
+    }
+
+
+def _type(name: str) -> str:
+    return Path(name.removesuffix(".gz")).suffix
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
 
 
 def input_stamps(words: Sequence[str]) -> dict[Path, object]:

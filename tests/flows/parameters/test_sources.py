@@ -329,7 +329,7 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))  # a colleague's fresh clone
     shutil.rmtree(".retemper")
     assert place.write(encoder="org/model")["encoder"] == entry and names == ["org/model"]
-    assert watch(["encoder"]) == {"problem": "", "files": {}}
+    assert watch(["encoder"]) == {"problem": "", "files": {}, "listed": [], "beside": {}, "unavailable": []}
     assert "not on this machine yet; continuing with its last known digest" in place.warnings[-1]
 
 
@@ -389,7 +389,17 @@ def test_a_stage_learns_that_a_source_has_changed(place: Any) -> None:
         corpus.write('{"_id": "e", "text": "u"}\n')
     report = watch(["encoder", "dataset"])
     assert report["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
-    assert report["problem"].endswith("of data/source.json; run again") and report["files"] == {}
+    assert report["problem"].endswith("of data/source.json; run again") and report.keys() == {"problem"}
+
+
+def test_a_stage_learns_what_could_not_be_listed_and_what_lies_beside_its_files(place: Any) -> None:
+    place.write()
+    report = watch(["dataset"])
+    folder = Path("beir").absolute()
+    assert report["beside"] == {str(folder): ["corpus.jsonl", "qrels", "queries.jsonl"], str(folder / "qrels"): ["test.tsv"]}
+    assert report["unavailable"] == []
+    Path("beir/qrels").rename("beir/.qrels")
+    assert watch(["dataset"]) == {"problem": "", "files": {}, "listed": [], "beside": {}, "unavailable": ["dataset.source beir:beir"]}
 
 
 def test_a_stage_learns_that_more_is_forgotten(place: Any) -> None:
