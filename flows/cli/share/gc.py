@@ -25,7 +25,10 @@ def gc(
     days: Annotated[float, typer.Option(metavar="N", min=0, help="Keep what reached the remote in the last N days.")] = 7,
     unsent: Annotated[bool, typer.Option("--unsent", help="Also remove results that have not been pushed to the remote.")] = False,
 ) -> int:
-    """Remove from the cache what no branch, tag, experiment or working tree needs."""
+    """Remove from the cache what no branch, tag, experiment or working tree needs.
+
+    From a remote, it removes all that this repository does not need: do not use it where other repositories push there, too.
+    """
     from flows.team.gc import collect
 
     collect(dry_run, remote.lower() if remote is not None else None, print, days=days, keep_unsent=not unsent)
