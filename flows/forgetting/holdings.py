@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from flows.forgetting.text_search import as_cells
 from flows.storage.cache import intact_path, is_object, listing, parse_listing, part_digest, part_of, remote_id
 from tasks.core.files import write_text
-from tasks.core.sources.forgotten import Kind, mark
+from tasks.core.sources.forgotten import Kind, mark, text_of
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
 FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
@@ -192,8 +192,9 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, t
         corpus_texts = _texts(path, oid, store, marks=marks, holdings=holdings)
         if not corpus_texts and len(holdings.unread) == unread_before:
             holdings.clean_corpora.add((path, oid))
-        if corpus_texts and (corpora[path, oid] or corpus_texts & holdings.texts):
-            holdings.texts |= corpus_texts
+        searched = set(filter(str.strip, corpus_texts))  # a blank text is that of many records
+        if corpus_texts and (corpora[path, oid] or searched & holdings.texts):
+            holdings.texts |= searched
             holdings.outs.add((path, oid))
     return holdings
 
@@ -259,7 +260,7 @@ def _records(path: str, oid: str, store: Store, *, unread: list[str]) -> Iterato
 
 
 def _text(row: Mapping[str, str]) -> str:
-    return row["text"] or row.get("title") or " "
+    return text_of(row["text"], row.get("title", ""))
 
 
 def _add_dependents(entries: Sequence[Entry], store: Store, holdings: Holdings, *, kinds: Collection[Kind]) -> None:

@@ -39,8 +39,8 @@ class Needles:
 
 
 def needles(texts: Iterable[str], *, whole: bool = False) -> Needles:
-    """The needles that find these texts; with `whole`, not by their start alone."""
-    texts = sorted(texts)
+    """The needles that find these texts; with `whole`, not by their start alone. None for a blank text, which any table may have."""
+    texts = sorted(filter(str.strip, texts))
     long_texts = [text for text in texts if len(text.strip()) >= LEAST]
     written = {text.strip() for text in long_texts}
     shown = {line for text in long_texts if len(line := " ".join(text.split())) >= LEAST}  # on pages (tables.documents.shortened)

@@ -24,6 +24,11 @@ def mark(kind: str, record: str) -> str:
     return hashlib.sha256(f"{kind}\0{record}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def text_of(text: str, title: str) -> str:
+    """What a record is found by: its text, or its title if the text is blank. Blank if both are; then nothing can be found by it."""
+    return text if text.strip() else title
+
+
 def read_marks(path: Path = FILE) -> dict[str, Kind]:
     """The marks of the list, with their kinds; empty if there is no list. UserError for an invalid line."""
     marks: dict[str, Kind] = {}

@@ -25,7 +25,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import is_gzip, new_file, open_unpacked
 from tasks.core.sources.columns import TITLE
 from tasks.core.sources.delimiters import LARGEST_CELL, declares_delimiter, delimiter_of
-from tasks.core.sources.forgotten import mark
+from tasks.core.sources.forgotten import mark, text_of
 from tasks.core.sources.json_lines import parse_line
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
@@ -33,7 +33,7 @@ from tasks.prepare.readers.csv_tables import NAMES
 from tasks.prepare.readers.lines import BOM
 
 CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
-Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays
+Taken = str | None  # the text of a record to remove (blank for one without text, and for a judgment); None: the record stays
 
 
 class Record(NamedTuple):
@@ -63,7 +63,7 @@ def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bo
             if removed:
                 target = _target(path)
                 withdrawn.counts[str(path)] = len(removed)
-                withdrawn.texts.extend(filter(None, removed))
+                withdrawn.texts.extend(filter(str.strip, removed))
                 if not dry:
                     _rewrite(target, (record.raw for record in records(form, name, path, marks) if record.taken is None))
     return withdrawn
@@ -145,10 +145,10 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
 def _json_record(raw: bytes, name: str, marks: Collection[str]) -> Record:
     try:
         record = parse_line(_text(raw))
-        identity, text = str(record["_id"]), f"{record.get('text') or record.get('title') or ''}"
+        identity, text = str(record["_id"]), text_of(*(f"{record.get(field) or ''}" for field in ("text", "title")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Record(raw, None, is_malformed=bool(raw.strip()))
-    return Record(raw, text or " " if mark(_record(name), identity) in marks else None)
+    return Record(raw, text if mark(_record(name), identity) in marks else None)
 
 
 def _judgment(raw: bytes, marks: Collection[str]) -> Record:
@@ -183,7 +183,8 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
         elif name in ("qrels", "negatives"):
             removed = _judged(cells, (places[0], places[1]), marks)
         elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
-            removed = _cell(cells, places[-1]) or " "
+            title = _cell(cells, places[1]) if name == "documents" else None
+            removed = text_of(_cell(cells, places[-1]) or "", title or "")
         yield Record(raw, removed)
 
 

@@ -147,6 +147,18 @@ def test_the_same_id_of_another_projects_data_is_another_record(store: Store) ->
     assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, kinds=["document"]).unread == ["data/corpus gone.dir"]
 
 
+def test_a_record_with_a_blank_text_is_found_by_its_title(store: Store) -> None:
+    """A blank text is no sign that another project's record is the same one."""
+    documents = [{"id": "d1", "title": "Complaint of Anna", "text": " "}, {"id": "d2", "title": "", "text": "\n"}]
+    ours, theirs = (
+        add_listing(store, {"documents.parquet": add_table(store, DOCUMENTS, rows), **JUDGMENTS}) for rows in (documents, documents[1:])
+    )
+    entries = [entry(True, {}, corpus=ours), entry(False, {}, corpus=theirs)]
+    result = holdings.find(entries, store, {mark("document", "d1"), mark("document", "d2")}, kinds=["document"])
+    assert (result.texts, result.outs, result.clean_corpora) == ({"Complaint of Anna"}, {("data/corpus", ours)}, set())
+    assert holdings.find(entries, store, {mark("document", "d2")}, kinds=["document"]).outs == {("data/corpus", ours)}
+
+
 def test_the_same_text_under_another_id_is_named(store: Store) -> None:
     ours, older, theirs = (add_corpus(store, {"d1": "who", **more}) for more in ({"d2": "who", "d3": "x"}, {"d4": "who"}, {"d5": "who"}))
     free = add_corpus(store, {"d6": "who"})

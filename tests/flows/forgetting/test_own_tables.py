@@ -22,6 +22,25 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
     assert result == {"files": counts, "texts": ["secret", "secret"], "unread": []}
 
 
+def test_a_record_with_a_blank_text_is_found_by_its_title(tmp_path: Path) -> None:
+    """A blank text would be found in the tables of other projects. A record without a title, too, is removed, but not looked for."""
+    marks = [mark("document", "d1"), mark("document", "d2"), mark("query", "q1")]
+    for name, corpus, queries in (
+        ("csv", "id,title,text\nd1,Complaint of Anna, \nd2,,\nd3,x,\n", "id,text\nq1, \n"),
+        (
+            "beir",
+            '{"_id": "d1", "title": "Complaint of Anna", "text": " "}\n{"_id": "d2", "text": "\\n"}\n{"_id": "d3", "text": "x"}\n',
+            '{"_id": "q1", "text": " "}\n',
+        ),
+    ):
+        folder, ending = tmp_path / name, "csv" if name == "csv" else "jsonl"
+        folder.mkdir()
+        (folder / f"corpus.{ending}").write_text(corpus)
+        (folder / f"queries.{ending}").write_text(queries)
+        result = own_tables.withdraw_records(name, [folder], marks, dry=False)
+        assert [*result["files"].values()] == [2, 1] and result["texts"] == ["Complaint of Anna"]
+
+
 def test_malformed_files_of_the_inbox_are_named_and_stop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")

@@ -36,6 +36,11 @@ def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> Non
     assert found(tmp_path, text, "half a character: \ud800") == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
 
 
+def test_a_blank_text_is_found_nowhere(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a"], "text": [" "]}), tmp_path / "of another project.parquet")
+    assert found(tmp_path, " ", "", "a text that is not there") == set()
+
+
 def test_every_form_of_a_text_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'Café "Müller"\n\nOpening hours, and all that one must know about them'
     (tmp_path / "utf8.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False))
