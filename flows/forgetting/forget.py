@@ -246,7 +246,8 @@ def remember(plan: Plan) -> None:
     today = datetime.now(UTC).date().isoformat()
     text = FILE.read_text(encoding="utf-8") if FILE.exists() else HEAD
     if plan.new:
-        write_text(FILE, text + "".join(f"{kind} {mark(kind, record)} {today}\n" for kind, record in plan.new))
+        end = "" if text.endswith("\n") else "\n"  # an editor may have left it out
+        write_text(FILE, text + end + "".join(f"{kind} {mark(kind, record)} {today}\n" for kind, record in plan.new))
 
 
 def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:

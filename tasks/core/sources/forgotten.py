@@ -16,7 +16,7 @@ Kind = Literal["document", "query"]
 KINDS: tuple[Kind, ...] = ("document", "query")
 FILE = Path("forgotten.txt")
 HEAD = "# Records that prepare leaves out: kind, SHA-256 of kind and id, date. Written by retemper forget; keep it in git.\n"
-LINE = re.compile(r"(document|query) ([0-9a-f]{64})( .*)?")
+LINE = re.compile(r"(document|query) ([0-9a-f]{64})( (?!.*[0-9a-f]{64}).*)?")  # a second hash is a lost line break
 
 
 def mark(kind: str, record: str) -> str:

@@ -20,6 +20,17 @@ def test_a_list_is_read_with_its_kinds(tmp_path: Path) -> None:
         read_marks(path)
 
 
+def test_two_records_in_one_line_are_refused(tmp_path: Path) -> None:
+    """Else the second, after a lost line break, would pass for a remark, and come back."""
+    path = tmp_path / "forgotten.txt"
+    line = f"document {mark('document', 'd1')} 2026-11-24"
+    path.write_text(f"{line} on request\n")
+    assert read_marks(path) == {mark("document", "d1"): "document"}
+    path.write_text(f"{line}document {mark('document', 'd2')} 2026-11-30\n")
+    with pytest.raises(UserError, match=r"forgotten\.txt:1: found 'document "):
+        read_marks(path)
+
+
 def test_a_list_that_an_editor_saved_with_another_encoding(tmp_path: Path) -> None:
     """Its marks are not in git yet, so the line must not propose to restore the file."""
     path = tmp_path / "forgotten.txt"

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.forgetting import forget, holdings, own_tables
+from flows.forgetting.strays import Strays
 from flows.repository.lock import read_lock
 from flows.storage.cache import file_md5, object_path
-from tasks.core.sources.forgotten import mark, read_marks
+from tasks.core.sources.forgotten import HEAD, mark, read_marks
 from tasks.core.text.plain import digest
 
 
@@ -179,6 +180,14 @@ def test_a_text_that_stays_is_looked_for_again(dvc_project: Any, tiny_corpus: An
     Path("notes/mine.txt").unlink()
     result = dvc_project.retemper("forget", "--yes")
     assert result.status == 0 and not holdings.FOUND.exists() and "Next: git add" in result.out, result
+
+
+def test_a_list_without_a_final_line_break_loses_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("forgotten.txt").write_text(f"{HEAD}document {mark('document', 'd1')} 2026-11-24")  # as some editors leave it
+    new = (("document", "d2"), ("query", "q1"))
+    forget.remember(forget.Plan(frozenset(), new, holdings.Holdings(), (), {}, (), (), (), Strays({}, {}, {})))
+    assert read_marks() == {mark("document", "d1"): "document", **{mark(kind, record): kind for kind, record in new}}
 
 
 def test_an_unknown_id_and_an_empty_list_are_one_line(dvc_project: Any) -> None:
