@@ -171,7 +171,7 @@ def negatives(files: Files, wrong: Wrong) -> Iterator[Negative]:
 
 def lines(path: Path, wrong: Wrong) -> Iterator[tuple[int, str]]:
     """Every line that is not blank, decoded and without its line end, and its number from 1."""
-    return ((number, line) for number, line in enumerate(_texts(path, wrong), 1) if line.strip())
+    return ((number, line.rstrip("\r\n")) for number, line in enumerate(_texts(path, wrong), 1) if line.strip())
 
 
 def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
@@ -265,11 +265,11 @@ def _rows(
     """The `wanted` cells of every row, with the FILE:LINE where the row begins. After an unterminated quote nothing can be read."""
     csv.field_size_limit(LARGEST_CELL)
     try:
-        delimiter = delimiter_of(path, (f"{line}\n" for line in _texts(path, lambda _: None)))
+        delimiter = delimiter_of(path, _texts(path, lambda _: None))
     except UserError as error:
         wrong(f"{error.where}: found {error.found}, expected {error.expected}")
         return
-    rows = csv.reader((f"{line}\n" for line in _texts(path, wrong)), delimiter=delimiter, strict=True)
+    rows = csv.reader(_texts(path, wrong), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     places: list[int | None] = []
     start = 1
@@ -297,16 +297,18 @@ def _rows(
 
 
 def _texts(path: Path, wrong: Wrong) -> Iterator[str]:
-    """Every line, blank ones too, so that line numbers are right. A line that cannot be decoded is reported and yielded as blank."""
+    """Every line with its line end, blank ones too, so that line numbers are right. One that cannot be decoded is reported, and yielded
+    as blank.
+    """
     number = 0
     try:
         with open_unpacked(path) as handle:
             for number, raw in enumerate(handle, 1):
                 try:
-                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     wrong(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line")
-                    yield ""
+                    yield "\n"
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         wrong(f"{path}:{number + 1}: the gzip file is truncated or corrupt here ({error})")
 

@@ -16,7 +16,7 @@ FORMS = {
         "qrels/dev.csv": "grade,query,pid,weight\n2,q1,d1,\n1,q1,d2,0.25\n",
     },
     "semicolons": {
-        "corpus.csv": '\ufeff;;\r\ntext;"extra, or not";docid\r\none, two;x;d1\r\n;;\r\n"say ""three"";\nfour";y;d2\r\n',
+        "corpus.csv": '\ufeff;;\r\ntext;"extra, or not";docid\r\none, two;x;d1\r\n;;\r\n"say ""three"";\r\nfour";y;d2\r\n',
         "queries.csv": "\ufeffsep=;\r\nqid;query;said, by whom\r\nq1;what is one;x\r\n",
         "qrels/dev.csv": "grade,query,pid,weight\n2,q1,d1,\n1,q1,d2,0.25\n",
     },
