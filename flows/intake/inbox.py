@@ -87,9 +87,13 @@ def take_in(
         for name in sorted(changed):
             say(f"batch {name}: changed while it was read; left for the next run")
     inbox.refuse_return(batches)
-    bad = tuple(batch for batch in batches if batch.state == "quarantined" and is_news(project, batch))
+    meanwhile = [batch for batch in batches if inbox.is_accepted_meanwhile(batch)]
+    for batch in meanwhile:
+        say(f"batch {batch.name}: accepted by hand after its check; left for the next run")
+    to_save = [batch for batch in batches if batch not in meanwhile]
+    bad = tuple(batch for batch in to_save if batch.state == "quarantined" and is_news(project, batch))
     if lasting:
-        for batch in batches:
+        for batch in to_save:
             save(project, batch)
         write_json(INTAKE, [batch.record for batch in batches])
     if good:

@@ -205,6 +205,11 @@ class Inbox:
                     return batch
         return None
 
+    def is_accepted_meanwhile(self, batch: Batch) -> bool:
+        """Whether a person has accepted a batch that this run quarantined. `check` keeps an acceptance, so this one came after it."""
+        earlier = self.verdict(self.folder / batch.name) if batch.state == "quarantined" and not batch.wrong else None
+        return earlier is not None and (earlier.state, earlier.by) == ("accepted", "hand")
+
     def accepted(self) -> list[Path]:
         """The batches that were accepted and have not changed; none without an inbox."""
         complete = [] if self.intake.inbox is None else self.complete_batches()

@@ -149,6 +149,25 @@ def test_an_emptied_file_of_a_batch_that_was_trained_on_ends_the_retraining(proj
     assert [batch.documents for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == [0], "as the message says"
 
 
+def test_a_batch_that_a_person_lets_in_during_a_retraining_is_let_in(project: Path) -> None:
+    """That retraining was begun without it; the next one takes it."""
+    rule = Intake(inbox="inbox", gate=Gate(shift=None, least=2))
+    (project / "inbox/1/corpus.jsonl").write_text("".join(f'{{"_id": "n{number}", "text": "one"}}\n' for number in range(2)))
+    (project / "inbox/2").mkdir()
+    (project / "inbox/2/corpus.jsonl").write_text('{"_id": "n9", "text": "two"}\n')
+    assert [batch.state for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["quarantined", "accepted"]
+
+    def accept_meanwhile(line: str) -> None:
+        if "now merging" in line:
+            accept(rule, SOURCE, project, name="1")
+
+    said: list[str] = []
+    selection = take_in(rule, SOURCE, project, say=said.append, doing=accept_meanwhile)
+    assert [batch.state for batch in selection.batches] == ["quarantined", "accepted"] and selection.bad == ()
+    assert said[-1] == "batch 1: accepted by hand after its check; left for the next run"
+    assert [batch.state for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["accepted", "accepted"]
+
+
 def test_a_new_batch_without_a_byte_is_being_written_and_one_with_an_empty_file_is_not(project: Path) -> None:
     """Some exports always write all their files."""
     (project / "inbox/1/corpus.jsonl").write_text("")
