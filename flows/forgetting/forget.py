@@ -9,7 +9,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,6 +70,7 @@ SHOWN = 5  # other records with the same text that a note names
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
 
 Tell = Callable[[str], None]
+KeptVerdicts = Callable[[Sequence[Path]], AbstractContextManager[None]]  # of flows.intake, a layer above
 
 
 @dataclass
@@ -88,11 +89,12 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
 
-def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell) -> int:
+def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell, kept_verdicts: KeptVerdicts) -> int:
     """Forget documents and queries by their ids, or without ids all those of the list again. Return 0 if none of their text is left.
 
-    `dry`: only report. `sure` is asked before anything is removed. Raises UserError while a run is in progress in a project that uses
-    this cache, for an unknown id, and if a remote is unavailable.
+    `dry`: only report. `sure` is asked before anything is removed. `kept_verdicts` is entered while the batches given to
+    it change. Raises UserError while a run is in progress in a project that uses this cache, for an unknown id, and if a remote is
+    unavailable.
     """
     with repository() as repo, ExitStack() as stack:
         root = Path(repo.cache.local_cache_dir)
@@ -111,7 +113,8 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         remember(plan)
         (holdings := plan.holdings).save(FOUND)
         for kind, folders in plan.sources:
-            withdraw_records(kind, folders, plan.marks, dry=False)
+            with kept_verdicts(folders) if kind == "batch" else nullcontext():
+                withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
         source_folders = [folder for _, folders in plan.sources for folder in folders]
         remove_strays(plan.strays, store, tell)

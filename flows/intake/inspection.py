@@ -2,7 +2,8 @@
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, counts, read
 from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
 from tasks.core.errors import DiskError, UserError
-from tasks.core.files import read_json
+from tasks.core.files import read_json, write_json
 from tasks.core.plurals import counted
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest
@@ -343,6 +344,17 @@ def _quarantining_shifts(batch: Batch, rules: Gate) -> dict[str, Shift]:
 
 def _is_odd(shift: Shift, rules: Gate) -> bool:
     return rules.shift is not None and shift.auc > rules.shift and shift.p <= rules.p
+
+
+@contextmanager
+def kept_verdicts(folders: Sequence[Path]) -> Iterator[None]:
+    """Keep the verdicts of this project on the batches `folders`, whose files change inside: forget removes records from them."""
+    stats = {folder: _stats_of(folder) for folder in folders}
+    yield
+    for folder, before in stats.items():
+        for file in (place / f"{folder.name}.json" for place in (ACCEPTED, QUARANTINE)):
+            if folder.exists() and file.exists() and (batch := read(file)).stamp.endswith(f" {before}"):
+                write_json(file, asdict(replace(batch, stamp=batch.stamp.removesuffix(before) + _stats_of(folder))))
 
 
 def _is_empty(path: Path) -> bool:

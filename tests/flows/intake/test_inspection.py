@@ -10,6 +10,8 @@ from flows.intake.inbox import accept, list_batches, take_in
 from flows.intake.settings import Gate, Intake
 from flows.pages.origins import INTAKE
 from tasks.core.errors import UserError
+from tasks.core.sources.forgotten import HEAD, mark
+from tasks.prepare.commands.withdraw import withdraw_records
 
 RULE = Intake(inbox="inbox", gate=Gate(shift=None))
 REPLACE = Intake(inbox="inbox", mode="replace", gate=Gate(shift=None))
@@ -147,6 +149,29 @@ def test_an_emptied_file_of_a_batch_that_was_trained_on_ends_the_retraining(proj
     (project / "inbox/1/corpus.jsonl").unlink(missing_ok=True)
     (project / "inbox/1/corpus.csv").unlink(missing_ok=True)
     assert [batch.documents for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == [0], "as the message says"
+
+
+def forget_document(project: Path, batch: str, name: str) -> None:
+    """As `retemper forget` does it."""
+    marks = {mark("document", name)}
+    (project / "forgotten.txt").write_text(f"{HEAD}document {mark('document', name)} 2026-11-30\n")
+    with inspection.kept_verdicts([project / "inbox" / batch]):
+        withdraw_records("batch", project / "inbox" / batch, marks, dry=False)
+
+
+def test_a_batch_that_a_person_let_in_stays_in_without_a_forgotten_record(project: Path) -> None:
+    rule = Intake(inbox="inbox", gate=Gate(shift=None, least=2))
+    corpus = project / "inbox/1/corpus.jsonl"
+    corpus.write_text("".join(f'{{"_id": "n{number}", "text": "one"}}\n' for number in range(4)))
+    assert [batch.state for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["quarantined"]
+    accept(rule, SOURCE, project, name="1")
+    assert [batch.state for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
+    forget_document(project, "1", "n2")
+    (batch,) = take_in(rule, SOURCE, project, say=lambda _: None).batches
+    assert (batch.state, batch.by, batch.documents) == ("accepted", "hand", 3)
+    corpus.write_text(corpus.read_text().replace("n3", "n4"))  # another batch in its place
+    forget_document(project, "1", "n1")
+    assert [batch.state for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["quarantined"]
 
 
 def test_a_batch_that_a_person_lets_in_during_a_retraining_is_let_in(project: Path) -> None:
