@@ -115,6 +115,9 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         for kind, folders in plan.sources:
             with kept_verdicts(folders) if kind == "batch" else nullcontext():
                 withdraw_records(kind, folders, plan.marks, dry=False)
+            for folder in folders:
+                if not folder.exists():
+                    tell(f"{folder}: nothing was left of this batch; set aside as .{folder.name}, so retrainings go on without it")
         remove(plan, store, root)
         source_folders = [folder for _, folders in plan.sources for folder in folders]
         remove_strays(plan.strays, store, tell)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tasks.core.errors import UserError
-from tasks.core.files import is_gzip, new_file, open_unpacked
+from tasks.core.files import delete, is_gzip, new_file, open_unpacked
 from tasks.core.sources.columns import TITLE
 from tasks.core.sources.delimiters import LARGEST_CELL, declares_delimiter, delimiter_of
 from tasks.core.sources.forgotten import mark, text_of
@@ -53,7 +53,10 @@ class Withdrawn(NamedTuple):
 
 
 def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> Withdrawn:
-    """Remove the records of `marks` from the files of a folder. `dry`: change nothing."""
+    """Remove the records of `marks` from the files of a folder. `dry`: change nothing.
+
+    A batch's file without a byte left is removed, and a batch without any is set aside: empty, they look like ones that are being written.
+    """
     withdrawn = Withdrawn({}, [], [])
     for form in batch_forms(folder) if kind == "batch" else (kind,):
         for name, path in files(form, folder):
@@ -66,7 +69,21 @@ def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bo
                 withdrawn.texts.extend(filter(str.strip, removed))
                 if not dry:
                     _rewrite(target, (record.raw for record in records(form, name, path, marks) if record.taken is None))
+                    if kind == "batch" and not target.stat().st_size:
+                        path.unlink()
+                        target.unlink(missing_ok=True)
+    if kind == "batch" and withdrawn.counts and not dry and not any(file.stat().st_size for file in folder.rglob("*") if file.is_file()):
+        _set_aside(folder)
     return withdrawn
+
+
+def _set_aside(batch: Path) -> None:
+    """Rename a batch without content to begin with a dot, so that retrainings go on without it: a missing or empty one stops them."""
+    aside = batch.with_name(f".{batch.name.lstrip('.')}")
+    if not aside.exists():
+        batch.rename(aside)
+    elif aside != batch:
+        delete(batch)
 
 
 def _target(path: Path) -> Path:

@@ -159,6 +159,21 @@ def forget_document(project: Path, batch: str, name: str) -> None:
         withdraw_records("batch", project / "inbox" / batch, marks, dry=False)
 
 
+def test_a_batch_whose_only_record_is_forgotten_ends_no_retraining(project: Path) -> None:
+    assert [batch.state for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
+    forget_document(project, "1", "two")
+    selection = take_in(RULE, SOURCE, project, say=lambda _: None)
+    assert (selection.batches, selection.missing) == ((), ())
+
+
+def test_a_batch_without_a_file_that_forget_has_emptied_is_trained_on(project: Path) -> None:
+    (project / "inbox/1/queries.jsonl").write_text('{"_id": "q1", "text": "first"}\n')
+    assert [batch.state for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
+    forget_document(project, "1", "two")
+    (batch,) = take_in(RULE, SOURCE, project, say=lambda _: None).batches
+    assert (batch.state, batch.documents, batch.queries) == ("accepted", 0, 1)
+
+
 def test_a_batch_that_a_person_let_in_stays_in_without_a_forgotten_record(project: Path) -> None:
     rule = Intake(inbox="inbox", gate=Gate(shift=None, least=2))
     corpus = project / "inbox/1/corpus.jsonl"
