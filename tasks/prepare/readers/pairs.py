@@ -52,10 +52,11 @@ class Ids:
 
     def add(self, at: At, record_id: str, text: str) -> None:
         """Add an id. The first id of a text counts. UserError if it is also the id of another text."""
-        if self.by_text.setdefault(text, record_id) == record_id and self.texts.setdefault(record_id, text) != text:
+        first_id = self.by_text.setdefault(text, record_id)
+        if self.texts.setdefault(first_id, text) != text:
             raise Invalid(
                 where=str(at),
-                found=f"{self.role} {record_id[:SHOWN]!r} for two different texts",
+                found=f"{self.role} {first_id[:SHOWN]!r} for two different texts",
                 expected="one text per id",
                 remedy=f"if that column holds something else, exclude it: pairs:FILE#{self.role}=",
             )
@@ -64,10 +65,12 @@ class Ids:
 @dataclass(frozen=True)
 class Beside:
     """The data set that a file adds to. `known_splits`: the splits of its queries, by the `digest` of their texts. `splits`: the splits
-    that its own file has rows of."""
+    that its own file has rows of. `documents`, `queries`: the ids that its file has in columns, by digest."""
 
     known_splits: Mapping[str, str] = field(default_factory=dict)
     splits: Collection[str] = ()
+    documents: Mapping[str, str] = field(default_factory=dict)
+    queries: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ def read(file: Path, column_spec: str = "", beside: Beside | None = None) -> Sou
     `column_spec`: the columns that the SPEC names, if it does. `beside`: the data set that the pairs are added to.
     """
     beside = beside or Beside()
-    documents_of, queries_of, splits = Ids("id"), Ids("query_id"), {*beside.splits}
+    documents_of, queries_of = Ids("id", dict(beside.documents)), Ids("query_id", dict(beside.queries))
+    splits = {*beside.splits}
     for row in rows(pairs_file(file), column_spec):
         splits.add(row.split)
         if row.document:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.text.plain import digest
 from tasks.prepare.commands import pairs_batch
@@ -27,7 +28,7 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> N
     (tmp_path / "faq.csv").write_text("\n".join(["question,answer,split", *lines, ""]))
     base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
     ids = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
-    batch = beside_pairs(base, ids)
+    batch = beside_pairs(base, ids, pairs_batch.Ids("id"), pairs_batch.Ids("query_id"))
     assert batch.known_splits == splits_of(kinds.read(base), ids) and digest("new") not in batch.known_splits
     assert batch.splits == splits and batch.known_splits
 
@@ -49,3 +50,47 @@ def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: py
     (tmp_path / "out").mkdir()
     pairs_batch.write(source, tmp_path / "out")
     assert opened.count("faq.csv") == 1
+
+
+def read_beside(folder: Path, base: str, added: str) -> tuple[dict[str, str], dict[str, str], set[tuple[str, str]]]:
+    """The texts of documents and queries by id, and the judgments, of a file's rows as an addition to those of another."""
+    (folder / "faq.csv").write_text(base)
+    (folder / "new.csv").write_text(added)
+    source = pairs_batch.read(*(parse_dataset(f"pairs:{folder}/{name}.csv") for name in ("new", "faq")))
+    judged = {(qrel.query, qrel.doc) for split in source.qrels.values() for qrel in split()}
+    queries = {query.id: query.text for query in source.queries[""]()}
+    return {document.id: document.text for document in source.documents()}, queries, judged
+
+
+BASE = "id,query_id,question,answer,negative\n0,q0,how,restart,\n1,q1,why,charge,wait\n2,q2,How,Restart,\n3,q3,who,we,\n"
+HEAD = "id,query_id,question,answer,negative\n"
+
+
+def test_known_texts_have_the_ids_of_the_data_set(tmp_path: Path) -> None:
+    documents, queries, judged = read_beside(tmp_path, BASE, f"{HEAD}10,q10,HOW,we,\n11,q11,when,restart,charge\n12,q12,what,wait,\n")
+    waiting = digest("wait")
+    assert documents == {"3": "we", "0": "restart", "1": "charge", waiting: "wait"}
+    assert queries == {"q0": "HOW", "q11": "when", "q12": "what"}
+    assert judged == {("q0", "3"), ("q11", "0"), ("q12", waiting)}
+
+
+def test_a_known_id_gets_a_new_text_if_no_other_row_has_the_old_one(tmp_path: Path) -> None:
+    documents, queries, _ = read_beside(tmp_path, BASE, f"{HEAD}1,q1,why not,charge it,\n")
+    assert (documents, queries) == ({"1": "charge it"}, {"q1": "why not"})
+    documents, _, judged = read_beside(tmp_path, BASE, f"{HEAD}0,q0,how,turn off,\n2,q2,how,turn off,\n")
+    assert documents == {"0": "turn off"} and judged == {("q0", "0")}, "every row that had the old text"
+    documents, _, judged = read_beside(tmp_path, BASE, f"{HEAD}0,q0,how,we,\n")
+    assert documents == {"3": "we"} and judged == {("q0", "3")}, "a known text, so document 0 keeps its own"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("0,q8,what,turn off,", "another text for id '0', whose text rows with other ids of .*faq.csv have too, such as '2', expected"),
+        ("8,q0,what,help,", "another text for query_id 'q0', whose text rows with other ids of .*faq.csv have too, such as 'q2', expected"),
+        ("3,q8,what,help,\n8,q9,when,we,", "id '3' for two different texts"),
+    ],
+)
+def test_a_new_text_that_would_be_that_of_other_rows_is_refused(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_beside(tmp_path, BASE, f"{HEAD}{row}\n")
