@@ -220,9 +220,8 @@ def interpolate_weights(towers: Towers, others: Towers, share: float) -> None:
     with torch.no_grad():
         for name, tower in sides:
             other_weights = getattr(others, name).state_dict()
-            for key, weight in tower.state_dict().items():
-                if weight.is_floating_point():
-                    weight.lerp_(other_weights[key].to(weight), share)
+            for key, weight in tower.named_parameters():  # each once; a state_dict names T5's word embeddings twice
+                weight.lerp_(other_weights[key].to(weight), share)
 
 
 def truncate(towers: Towers, width: int, where: str) -> None:

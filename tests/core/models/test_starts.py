@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import T5Config, T5Model
+from transformers import T5Config, T5EncoderModel, T5Model
 
 from tasks.core.encoding.encode import encode, encode_texts
 from tasks.core.encoding.packed import Packed
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
-from tasks.core.models.bi_encoder import Towers, load_towers, save_towers, truncate
+from tasks.core.models.bi_encoder import Encoder, Towers, interpolate_weights, load_towers, save_towers, truncate
 from tasks.core.models.folder import Shape, read_prompts, read_shape
 from tasks.core.tokens.folder import open_tokens
 from tasks.core.tokens.params import Cut
@@ -81,6 +81,17 @@ def test_of_a_model_with_a_decoder_the_encoder_is_read(tmp_path: Path) -> None:
         vectors = load_towers(tmp_path).document(ids, torch.ones_like(ids))
         hidden = model.eval().encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     torch.testing.assert_close(vectors, hidden.mean(1))
+
+
+def test_weights_with_two_names_are_averaged_once() -> None:
+    """T5's word embeddings are `shared` and `encoder.embed_tokens`."""
+    config = T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+    trained, start = (Encoder(T5EncoderModel(config), Shape("mean")) for _ in range(2))
+    before = {key: weight.clone() for key, weight in trained.state_dict().items()}
+    assert len(before) > len(list(trained.parameters()))
+    interpolate_weights(Towers(trained, trained), Towers(start, start), 0.3)
+    for key, weight in trained.state_dict().items():
+        torch.testing.assert_close(weight, 0.7 * before[key] + 0.3 * start.state_dict()[key])
 
 
 @pytest.mark.parametrize("name", STARTS)
