@@ -157,11 +157,28 @@ def ranked_lists(
             if (np.diff(q, prepend=last) < 0).any():
                 raise UserError(f"{path}: its queries are not in the order of the training queries; re-run the stage that makes it")
             last = int(q[-1]) if len(q) else last
-            selected = slice(None) if among is None else among[d]
+            s = table["score"].to_numpy()[known]
+            selected = slice(None) if among is None else _taken(among[d], q, s)
             counts += np.bincount(q[selected], minlength=len(counts))
             values.write(d[selected].astype(np.int32).tobytes())
-            scores.write(table["score"].to_numpy()[known][selected].tobytes())
+            scores.write(s[selected].tobytes())
         return DocumentLists(_offsets(counts), _mapped(values, np.int32), _mapped(scores, np.float32))
+
+
+def _taken(allowed: npt.NDArray[np.bool_], queries: Ints, scores: Floats) -> npt.NDArray[np.bool_]:
+    """Which rows are taken: those `allowed`, but of a mix's random slots (score NaN) as many, in proportion, as of its listed documents.
+
+    A slot stands for any document, so its own does not count. It is taken if the listed row before it is, or else the one after it, of the
+    same query: every range of ranks keeps the mix's ratio.
+    """
+    rows = np.arange(len(scores))
+    listed = rows[~np.isnan(scores)]
+    if not len(listed):
+        return allowed
+    place = np.searchsorted(listed, rows, side="right")
+    before, after = listed[(place - 1).clip(min=0)], listed[place.clip(max=len(listed) - 1)]
+    taken: npt.NDArray[np.bool_] = allowed[np.where(queries[before] == queries, before, after)]
+    return taken
 
 
 def _mapped(file: IO[bytes], dtype: type[Any]) -> npt.NDArray[Any]:

@@ -80,6 +80,19 @@ def test_negatives_are_read_in_groups_and_equal_a_dictionary(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["documents.parquet", "queries.parquet", "train.parquet"]
 
 
+def test_a_mix_keeps_its_ratio_where_few_documents_are_allowed(id_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Only even documents are; a score of NaN is a random slot. The first list has one listed document in four, the second three."""
+    nan = math.nan
+    first = [("d0", nan), ("d1", nan), ("d2", 9.0), ("d3", nan), ("d4", nan), ("d6", nan), ("d5", 8.0), ("d8", nan), ("d9", nan)]
+    second = [("d1", 7.0), ("d3", 6.0), ("d4", 5.0), ("d5", nan), ("d6", 4.0), ("d7", nan), ("d8", 3.0)]
+    lists = {"q9": first, "q8": second}
+    write(tmp_path / "mix.parquet", [(q, d, rank, s) for q, rows in lists.items() for rank, (d, s) in enumerate(rows, 1)])
+    found = ranked_lists(tmp_path / "mix.parquet", *id_files, (1, 20), tmp_path, np.arange(20) % 2 == 0)
+    assert found.of(0).tolist() == [0, 1, 2, 3, 4, 6], "slots before the listed document and after it, not those of document 5"
+    assert found.of(1).tolist() == [4, 5, 6, 7, 8]
+    assert np.isnan(found.scores_of(0)).tolist() == [True, True, False, True, True, True]
+
+
 def test_empty_tables_are_read_and_unordered_ones_refused(
     id_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
