@@ -33,8 +33,13 @@ def negatives_of(data: Data, params: Adore, step: int, batch: Ints) -> list[Ints
 
 
 def replay(paths: Mapping[str, Path], params: Adore, scratch: Path) -> Replay:
-    """Replay a query-side training: the queries of each step, their positives, and their lists, unless a search found these."""
+    """Replay a query-side training: the queries of each step, their positives, and their lists, unless a search found these.
+
+    No steps if the query tower is used as it is.
+    """
     documents, queries = open_tokens(paths["tokens"] / "documents"), open_tokens(paths["tokens"] / "queries" / "train")
+    if params.steps == 0:
+        return Replay(documents.folder / "ids.parquet", queries.folder / "ids.parquet", 0, iter(()))
     negatives = paths["negatives"] / "train.parquet" if params.lists == "given" else None
     data = read_data(queries, documents, paths["corpus"] / "qrels" / "train.parquet", negatives, params.depth, scratch)
     ids = queries.folder / "ids.parquet"

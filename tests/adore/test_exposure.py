@@ -49,3 +49,11 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
         else:
             assert replayed_step[HARD] == trained_step[HARD]
     assert (SEARCHED in replay.beside) == (lists == "retrieved")
+
+
+def test_a_query_tower_as_it_is_was_trained_on_nothing(small: Any, tmp_path: Path) -> None:
+    """As retraining makes it of a champion with an index of its own."""
+    paths = {name: small.folder / f"data/{name}" for name in ("tokens", "corpus")}
+    given = {"round": "warmup", "negatives": "none", "steps": 0, "index": "PQ2", "quantizer": "given", "replay": 0.5}
+    replay = exposure.replay(paths, validate(Adore, given, "adore"), tmp_path)
+    assert (replay.total, list(replay.steps), replay.beside) == (0, [], {})
