@@ -71,8 +71,11 @@ def refusals(start: Start, *, named: Sequence[str] | None = None) -> dict[Mode, 
         )
     if entry_of(start.recipe, "rounds", start.dense) == entry_of(start.recipe, "adore", start.dense) == {}:
         refused["continue"] = refused["query_tower"] = f"params.yaml no longer has {start.dense}, which {start.name} comes from"
-    if round_of(start).get("loss") in DISTILLED:
+    trained = round_of(start)
+    if trained.get("loss") in DISTILLED or trained.get("distill"):
         refused["continue"] = f"{start.name} is distilled from a teacher's scores, which new queries lack"
+    if trained.get("positive_ranks") is not None and trained.get("negatives") not in GIVEN_NEGATIVES:
+        refused["continue"] = f"{start.name} imitates the ranking of {trained.get('negatives')}, which new queries lack"
     if len(start.parts.encoders) > 1:
         refused["continue"] = refused["query_tower"] = f"{start.name} has {len(start.parts.encoders)} encoders, expected one"
     if changed := [name for name in OWN if (start.own.get(name) or {}) != (start.recipe.get(name) or {})]:

@@ -202,6 +202,20 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     refuse("query_tower", refusals(start), "retraining.yaml: retrain.mode")
 
 
+def test_a_champion_that_learned_from_another_model_is_not_continued_with_its_own_scores(full_params: dict[str, Any]) -> None:
+    own_loss = {"init": "warmup", "negatives": "ce", "loss": "mine.losses:soft", "distill": True}
+    imitating = {"init": "base", "negatives": "warmup", "positive_ranks": 10, "window": [46, 50]}
+    reasons = []
+    for entry in (own_loss, imitating, imitating | {"negatives": "bm25"}):
+        full_params["rounds"]["star"] = entry
+        reasons.append(refusals(start_of(full_params, "star")))
+    assert reasons == [
+        {"continue": "champion/3 is distilled from a teacher's scores, which new queries lack"},
+        {"continue": "champion/3 imitates the ranking of warmup, which new queries lack"},
+        {},
+    ]
+
+
 def test_baselines_are_those_that_a_retraining_has(full_params: dict[str, Any]) -> None:
     full_params["report"]["baselines"] = ["bm25", "init", "star", "star_adore"]
     sections, _ = sections_of("index", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
