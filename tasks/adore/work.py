@@ -16,6 +16,7 @@ from tasks.adore.data import Data, read_data, steps_of
 from tasks.adore.documents import Centroids, Compressed, Documents, Exact, Rescored, Shared
 from tasks.adore.params import Adore, QuerySide, Study
 from tasks.adore.step import make_corpus, make_step
+from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.machine.devices import compute_dtype, kept_tokens
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towers, temperature_warning
@@ -135,7 +136,13 @@ def inherited_index(args: Namespace, params: Adore, embeddings: Embeddings, key:
     """The trained index that came with the round's encoder, or None if `params` asks for a new one."""
     if params.quantizer == "trained":
         return None
-    return read_trained((args.round_state or args.round) / LEARNED, params.index, embeddings.manifest.width, key=key)
+    trained = read_trained((args.round_state or args.round) / LEARNED, params.index, embeddings.manifest.width, key=key)
+    if trained.centroids is not None and not params.centroids:
+        raise UserError(
+            f"params.yaml: {key}.centroids: found false, but the given index has trained centroids (JPQ), which would be lost; expected "
+            "true, or quantizer: trained"
+        )
+    return trained
 
 
 def built_index(

@@ -44,6 +44,7 @@ ENTRIES = {
     "jpq": 'negatives: none, index: "IVF1,PQ2x8", centroids: true, centroid_lr: 1e-2, missing: jpq',
     "again": 'negatives: none, index: "IVF1,PQ2x8", centroids: true, steps: 0, quantizer: given',
     "further": 'negatives: none, index: "IVF1,PQ2x8", centroids: true, quantizer: given, steps: 2',
+    "frozen": 'negatives: none, index: "IVF1,PQ2x8", quantizer: given, steps: 2',
     "untrained": "negatives: none, index: PQ2, steps: 0",
     "mismatch": "negatives: none, index: PQ2, steps: 0, quantizer: given",
     "jpq_flat": "negatives: none, centroids: true",

@@ -96,3 +96,8 @@ def test_an_index_of_another_factory_is_refused(run: Run, project: Path, jpq: di
     with pytest.raises(UserError, match=r"^params.yaml: adore.again.quantizer: found given, but state/\S+ does not exist; expected"):
         run("again", "given/mismatch")
     assert not any((project / "given/mismatch" / out).exists() for out in OUTS)
+
+
+def test_trained_centroids_are_not_dropped(run: Run, jpq: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=r"^params.yaml: adore.frozen.centroids: found false, but the given index has trained centroids"):
+        run("frozen", "given/frozen", **jpq)
