@@ -290,6 +290,11 @@ def check_rounds(parameters: Parameters, where: str) -> None:
                 f"{where}: rounds.{name}.init: found {entry.init!r}, whose optimizer state is of LoRA adapters, since merged; expected a "
                 "round with lora: null, or optimizer_from: fresh"
             )
+        if entry.optimizer_from != "fresh" and previous and previous.steps == 0:
+            raise UserError(
+                f"{where}: rounds.{name}.init: found {entry.init!r}, a round of no steps, which has no optimizer state to go on from; "
+                f"expected a round that trains{f', such as {previous.init}' if previous.init in rounds else ''}, or optimizer_from: fresh"
+            )
     for name, entry in rounds.items():
         key = f"{where}: rounds.{name}"
         if entry.steps == 0:

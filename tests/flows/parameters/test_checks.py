@@ -216,6 +216,16 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             {"warmup": {**TRAINED, "lora": {}, "steps": 5}, "star": {**CARRIED, "init": "warmup", "negatives": "bm25"}},
             "rounds.star.init: found 'warmup', whose optimizer state is of LoRA adapters, since merged; expected a round with lora: null",
         ),
+        (
+            "rounds",
+            {
+                "a": {**TRAINED, "steps": 5},
+                "warmup": {"init": "a", "negatives": "none", "steps": 0, "width": 8},
+                "star": {**CARRIED, "init": "warmup", "negatives": "bm25"},
+            },
+            "rounds.star.init: found 'warmup', a round of no steps, which has no optimizer state to go on from; expected a round that "
+            "trains, such as a, or optimizer_from: fresh",
+        ),
         ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
         ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),
         ("bm25.b", 2, "bm25.b: found 2"),
