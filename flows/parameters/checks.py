@@ -211,8 +211,9 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
                 )
     rerankers, runs = set(entries(sections, "rerankers")), {"bm25", *rounds, *entries(sections, "adore"), *entries(sections, "fuse")}
     systems = {*runs, *entries(sections, "rerank"), *entries(sections, "rescore")}
+    split = {name for name, entry in entries(sections, "adore").items() if entry.get("steps") != 0}  # a query tower of its own
     fields: dict[str, dict[str, set[Any]]] = {
-        "pretrain": {"init": encoders},
+        "pretrain": {"init": encoders - split},  # pretrains one tower for both sides
         "mix": {"first": negatives, "second": negatives},
         "rerankers": {"negatives": negatives},
         "teacher": {"negatives": negatives, "reranker": rerankers},

@@ -34,7 +34,8 @@ class Pretrain(Params):
     """
 
     init: str = Field(
-        description="the encoder to start from, with its MLM head if it has one: base, or an entry of pretrain, rounds, or adore"
+        description="the encoder to start from, with its MLM head if it has one: base, or an entry of pretrain, rounds, or adore "
+        "(with steps: 0)"
     )
     scratch: Scratch | None = Field(None, description="random weights of this size; null: the weights of init")
     objective: Literal["costa", "ict", "retromae", "mlm"] = Field(
