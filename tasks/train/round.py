@@ -19,6 +19,7 @@ from tasks.core.training.companions import copy_companions
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Validation, fit
 from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.replay import known_queries
 from tasks.train.batches import check_training_set, schedule_of, seen_before, steps_of
 from tasks.train.frozen import Frozen
 from tasks.train.guide import make_guide
@@ -68,7 +69,7 @@ def train_round(
             print(f"{name}: {line}")
         held_out = {}
         if data.held_out is not None:
-            if line := trained_before(state, data.held_out, params):
+            if line := trained_before(state, data.held_out, params, known_queries(args.init_state, queries.folder / "ids.parquet")):
                 print(f"{name}: {line}")
             else:
                 held_out = {"held_out": data.held_out.digest}

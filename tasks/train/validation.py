@@ -75,12 +75,17 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     return replace(data, queries=training_queries), Sample(held_queries, documents, positive)
 
 
-def trained_before(state: Mapping[str, Any], sample: Sample, params: Round) -> str:
+def trained_before(state: Mapping[str, Any], sample: Sample, params: Round, known: Ints | None = None) -> str:
     """A warning if the initial model was trained without holding the same queries out; otherwise "".
 
     `state` is that model's state.json: how many `queries` it was trained on, and the digest of those that it and every round before it
-    have `held_out`, if they are the same.
+    have `held_out`, if they are the same. `known`: the queries that a champion's weights know (tasks.core.training.companions).
     """
+    if known is not None and (count := int(np.isin(sample.queries, known).sum())):
+        return (
+            f"{params.init} knows {count:,} of the held-out queries, so the validation at step 0 is too good; set keep: last, or "
+            "validate_every: null"
+        )
     if not state.get("queries") or state.get("held_out") == sample.digest:
         return ""
     return (

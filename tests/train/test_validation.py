@@ -90,6 +90,10 @@ def test_a_start_that_was_trained_on_held_out_queries_is_reported() -> None:
     trained = {"steps": 4, "seed": 42, "queries": 32, "of": 51}
     assert trained_before({}, sample, validated) == trained_before({"steps": 0}, sample, validated) == "", "not trained"
     assert trained_before(trained | {"held_out": sample.digest}, sample, validated) == "", "on other queries"
+    line = trained_before({"steps": 0}, sample, validated, np.append(sample.queries[:2], -1))
+    assert line.startswith("warmup knows 2 of the held-out queries, so the validation at step 0 is too good; set keep: last"), "a champion"
+    others_known = np.setdiff1d(np.arange(60), sample.queries)
+    assert trained_before({"steps": 0}, sample, validated, others_known) == ""
     fewer, others = params(validation_queries=6), params(validation_queries=7, split_seed=1)
     for other in ({}, *({"held_out": hold_out(training_set(), settings)[1].digest} for settings in (fewer, others))):
         assert trained_before(trained | other, sample, validated).startswith(

@@ -26,6 +26,13 @@ def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
     return queries[~np.isin(queries, old) | np.isin(queries, drawn)]
 
 
+def known_queries(state: Path | None, ids: Path) -> Ints | None:
+    """The ordinals of the known queries that the folder `state` lists (-1: no longer asked); None if nothing says which are known."""
+    if state is None or not (state / KNOWN).exists():
+        return None
+    return ordinals(pa.chunked_array([pa.array(read_json(state / KNOWN), pa.string())]), ids)
+
+
 def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float, seed: int, key: str) -> tuple[Ints, str]:
     """`replayed`, with the known queries that the folder `state` lists, and a line that says how many were taken (empty if `share` is 1).
 
@@ -34,13 +41,13 @@ def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float,
     """
     if share == 1:
         return queries, ""
-    if state is None or not (state / KNOWN).exists():
+    listed = known_queries(state, ids)
+    if listed is None:
         raise UserError(
             f"params.yaml: {key}.replay: found {share:g}, but its first weights do not say which queries they know; expected an encoder "
             f"with {KNOWN}, as retemper retrain makes it, or replay: 1"
         )
-    known_ids = pa.chunked_array([pa.array(read_json(state / KNOWN), pa.string())])
-    known = np.intersect1d(queries, ordinals(known_ids, ids))
+    known = np.intersect1d(queries, listed)
     selected = replayed(queries, known, share=share, seed=seed)
     if not len(selected):
         raise UserError(f"params.yaml: {key}.replay: found {share:g}, and no training query is new, so none is left; raise it")
