@@ -124,9 +124,8 @@ def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[st
             new_refs[f"{SUPERSEDED}champion-{crowned.number}-{digest[:10]}"] = digest
         else:
             new_numbers[crowned.number] = number = latest + len(new_numbers) + 1
-            previous = new_numbers.get(crowned.previous or 0, crowned.previous)
-            if crowned.previous in lost:
-                previous = latest or None  # which it follows now; its number may be another champion's
+            # After a superseded champion, it follows `latest` now: the old number may be another champion's.
+            previous = latest if crowned.previous in lost else new_numbers.get(crowned.previous or 0, crowned.previous)
             renumbered = replace(crowned, number=number, replaced=number - 1 or None, previous=previous)
             new_refs[f"{TAGS}{number}"] = champion.tag_object(project, renumbered)
     for name, digest in new_refs.items():

@@ -49,8 +49,8 @@ class Tried:
 class Culprit:
     """What a search found: the bad `batch` (counted from 1), None if all batches together do no harm.
 
-    `drop`: the difference that all of them make, negative if worse; `error`: a Z-th of what may be chance in it; both in units of the
-    measure. Errors are over groups of queries; what a seed adds to all queries alike is not measured (flows.explaining.search).
+    `drop`: the difference that all of them make, negative if worse; `error`: what may be chance in it, divided by Z; both in units of
+    the measure. Errors are over groups of queries; what a seed adds to all queries alike is not measured (flows.explaining.search).
     """
 
     batch: int | None

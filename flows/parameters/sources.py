@@ -161,9 +161,9 @@ def watch(kinds: Iterable[str]) -> dict[str, Any]:
                 if KEEP_SOURCE in os.environ
                 else "run again"
             )
-            digests = f"found sha256 {digest[:10]}, expected {expected[:10]} of {SOURCE}"
+            difference = f"found sha256 {digest[:10]}, expected {expected[:10]} of {SOURCE}"
             change = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
-            return {"problem": f"{_key(kind)} {name}: {change}: {digests}; {remedy}"}
+            return {"problem": f"{_key(kind)} {name}: {change}: {difference}; {remedy}"}
         found += listed.files.values()
         files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
         if kind == "dataset" and FILE.exists():

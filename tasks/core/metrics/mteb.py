@@ -13,8 +13,8 @@ NAMED = re.compile(r"(nDCG|AP|R|P|RR)@(\d+)")
 
 
 def task_result(dataset: str, revision: str, metrics: Mapping[str, Mapping[str, float]], relevance: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON object of one model on `dataset` (a SPEC), from {split: {measure: mean}}; splits without MAIN, or without a
-    `relevance`, as queries of a click log, are omitted.
+    """The JSON object of one model on `dataset` (a SPEC), from {split: {measure: mean}}. Splits without MAIN or `relevance`
+    (queries of a click log) are omitted.
 
     MTEB counts every grade above 0 as relevant, so binary measures are omitted where `relevance` of the split is higher. The language is
     not known here; `mteb_version` and `evaluation_time` are null, because MTEB did not run.

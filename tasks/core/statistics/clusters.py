@@ -109,7 +109,7 @@ def describe_groups(queries: int, groups: int, effect: float, *, largest: int) -
         return f"all {queries:,} queries share relevant documents, so nothing can be tested unless report.draws is queries"
     if largest > LARGEST * queries:
         share = f"{largest:,} of {queries:,} queries share relevant documents, and the others are {groups - 1:,} groups"
-        return f"{share}, so there is no interval, and only a permutation test (report.test) gives p"
+        return f"{share}, so there is no interval, and only a permutation test (report.test) gives a p-value"
     below = "; below 1 by chance, as a rule" if round(effect, 1) < 1 else ""
     return (
         f"{queries:,} queries are {groups:,} groups that share relevant documents, which say as much as {queries / max(1.0, effect):,.0f} "

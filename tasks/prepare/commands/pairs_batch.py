@@ -32,7 +32,7 @@ NAMING = ("title", "id", "query_id")  # columns that decide which texts are one 
 
 
 @dataclass(frozen=True)
-class Ids:
+class JoinedIds:
     """The ids of a file's rows in one column, and those of the data set that it adds to. A text has the id of its first row."""
 
     role: str
@@ -82,7 +82,7 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
         return pairs.read(spec.folder, spec.columns)
     if base.kind == "pairs":
         _refuse_other_names(spec, columns, base)
-    digests, documents, queries = set[str](), Ids("id"), Ids("query_id")
+    digests, documents, queries = set[str](), JoinedIds("id"), JoinedIds("query_id")
     for row in rows(spec.folder, spec.columns):
         digests.add(key := digest(row.query))
         documents.add(row.at, row.document, digest(row.passage, row.title))
@@ -95,7 +95,7 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
     return pairs.read(spec.folder, spec.columns, beside)
 
 
-def beside_pairs(base: DatasetSpec, digests: Collection[str], documents: Ids, queries: Ids) -> Beside:
+def beside_pairs(base: DatasetSpec, digests: Collection[str], documents: JoinedIds, queries: JoinedIds) -> Beside:
     """The splits and ids of a data set of pairs, for a file that adds to it: `digests` of its queries, and the ids in its columns.
 
     One pass over the data set: every file of an inbox needs it. UserError if the file replaces a text that other ids have too.

@@ -121,7 +121,7 @@ def test_one_query_or_group_tests_nothing() -> None:
     assert describe_groups(3, 2, 1.0, largest=2).startswith("3 queries are 2 groups")
     assert describe_groups(300, 31, 1.0, largest=270) == (
         "270 of 300 queries share relevant documents, and the others are 30 groups, "
-        "so there is no interval, and only a permutation test (report.test) gives p"
+        "so there is no interval, and only a permutation test (report.test) gives a p-value"
     )
 
 

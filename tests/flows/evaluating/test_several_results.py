@@ -125,7 +125,7 @@ def test_a_row_that_one_group_makes_untestable_says_so(test: Any, size: int, tol
     rows = several_results.text(replace(compared, test=tested.Tested(test=test, permutations=1000)), PLAIN, None).splitlines()
     line = (
         f"nq, test: {size} of 40 queries share relevant documents, and the others are {40 - size} groups, "
-        "so there is no interval, and only a permutation test (report.test) gives p"
+        "so there is no interval, and only a permutation test (report.test) gives a p-value"
     )
     assert (line in rows) == told and sum("no interval" in row for row in rows) == told
 

@@ -28,7 +28,7 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> N
     (tmp_path / "faq.csv").write_text("\n".join(["question,answer,split", *lines, ""]))
     base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
     ids = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
-    batch = beside_pairs(base, ids, pairs_batch.Ids("id"), pairs_batch.Ids("query_id"))
+    batch = beside_pairs(base, ids, pairs_batch.JoinedIds("id"), pairs_batch.JoinedIds("query_id"))
     assert batch.known_splits == splits_of(kinds.read(base), ids) and digest("new") not in batch.known_splits
     assert batch.splits == splits and batch.known_splits
 
