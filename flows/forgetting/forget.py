@@ -92,9 +92,8 @@ class Plan:
 def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell, kept_verdicts: KeptVerdicts) -> int:
     """Forget documents and queries by their ids, or without ids all those of the list again. Return 0 if none of their text is left.
 
-    `dry`: only report. `sure` is asked before anything is removed. `kept_verdicts` is entered while the batches given to
-    it change. Raises UserError while a run is in progress in a project that uses this cache, for an unknown id, and if a remote is
-    unavailable.
+    `dry`: only report. `sure` is asked before anything is removed. `kept_verdicts(batches)` is held while the files of these change.
+    Raises UserError while a run is in progress in a project that uses this cache, for an unknown id, and if a remote is unavailable.
     """
     with repository() as repo, ExitStack() as stack:
         root = Path(repo.cache.local_cache_dir)

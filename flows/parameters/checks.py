@@ -293,7 +293,7 @@ def check_rounds(parameters: Parameters, where: str) -> None:
             )
         if entry.optimizer_from != "fresh" and previous and previous.steps == 0:
             raise UserError(
-                f"{where}: rounds.{name}.init: found {entry.init!r}, a round of no steps, which has no optimizer state to go on from; "
+                f"{where}: rounds.{name}.init: found {entry.init!r}, a round of no steps, which has no optimizer state to continue from; "
                 f"expected a round that trains{f', such as {previous.init}' if previous.init in rounds else ''}, or optimizer_from: fresh"
             )
     for name, entry in rounds.items():

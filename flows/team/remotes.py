@@ -156,10 +156,11 @@ def share(folder: Path) -> str:
         is_own = (
             previous.resolve() == own_cache.parent.resolve() / own_cache.name
         )  # neither another folder nor a link to one: others may use that
-        others = _other_users(previous) if is_own and not is_same else []
+        leaves_own = is_own and not is_same
+        others = _other_users(previous) if leaves_own else []
         register(folder, Path.cwd())  # first, or a colleague's gc would remove what is being copied
-        copied = _copy_cache(previous, folder) if is_own and not is_same else 0
-        if is_own and not is_same and not others:
+        copied = _copy_cache(previous, folder) if leaves_own else 0
+        if leaves_own and not others:
             shutil.rmtree(previous, ignore_errors=True)
         with edit_settings(repo.config, "local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}

@@ -223,7 +223,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
                 "warmup": {"init": "a", "negatives": "none", "steps": 0, "width": 8},
                 "star": {**CARRIED, "init": "warmup", "negatives": "bm25"},
             },
-            "rounds.star.init: found 'warmup', a round of no steps, which has no optimizer state to go on from; expected a round that "
+            "rounds.star.init: found 'warmup', a round of no steps, which has no optimizer state to continue from; expected a round that "
             "trains, such as a, or optimizer_from: fresh",
         ),
         ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
