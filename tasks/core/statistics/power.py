@@ -90,8 +90,6 @@ def d_interval(d: float, queries: float, alpha: float) -> tuple[float, float]:
     """The 1 - alpha interval of `d`: its ends are the effects for which a t at least as low, or as high, has probability alpha / 2."""
     t, freedom = d * math.sqrt(queries), queries - 1
     reach = 8 + 8 * abs(t) / math.sqrt(2 * freedom)
-    while noncentral_t(t, freedom, t - reach) < 1 - alpha / 2 or noncentral_t(t, freedom, t + reach) > alpha / 2:
-        reach *= 2
     low, high = (
         float(optimize.brentq(lambda shift, share=share: noncentral_t(t, freedom, shift) - share, t - reach, t + reach))
         for share in (1 - alpha / 2, alpha / 2)
