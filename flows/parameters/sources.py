@@ -21,7 +21,6 @@ from tasks.core.params.sections import FROZEN, read_parameters, read_yaml
 from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.sources.forgotten import FILE, marks_digest, read_marks
-from tasks.core.stage.entry import beside
 
 SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
@@ -137,22 +136,22 @@ def dataset_entry(key: str, name: str, *, warn: Callable[[str], None] | None = N
 
 
 def watch(kinds: Iterable[str]) -> dict[str, Any]:
-    """The record for a stage that reads these sources: {"problem": line}, with the fields of tasks.core.stage.entry.Sources.
+    """The record for a stage that reads these sources: {"problem": line, "files": by kind, by resolved path, its stamp}.
 
-    `problem` names a source that no longer matches data/source.json; it is empty if all match or are unavailable.
+    `problem` names a source that no longer matches data/source.json; it is empty if all match or are unavailable. The files of an
+    unavailable source are None. A Hugging Face id that the stage will download has none.
     """
     recorded, remembered, listings = _flat(_read(SOURCE)), _read_memory(MEMORY), _kinds(read_parameters(FROZEN))
-    files: dict[str, list[int]] = {}
-    found, unavailable = list[Path](), list[str]()
+    files: dict[str, dict[str, list[int]] | None] = {}
     for kind in kinds:
         name, listing = listings[kind]
         try:
             listed = listing(name)
             digest = describe(name, listed, remembered)["digest"]
-        except Elsewhere:  # the stage downloads it
+        except Elsewhere:
             continue
         except (UserError, OSError):  # the stage will report it, and knows better what is missing
-            unavailable.append(f"{_key(kind)} {name}")
+            files[kind] = None
             continue
         expected = recorded.get(kind, {}).get("digest", "")
         if digest != expected:
@@ -163,13 +162,45 @@ def watch(kinds: Iterable[str]) -> dict[str, Any]:
             )
             difference = f"found sha256 {digest[:10]}, expected {expected[:10]} of {SOURCE}"
             change = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
-            return {"problem": f"{_key(kind)} {name}: {change}: {difference}; {remedy}"}
-        found += listed.files.values()
-        files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
-        if kind == "dataset" and FILE.exists():
-            files[str(FILE.resolve())] = file_stamp(FILE)
-    listed_files = [str(path.absolute()) for path in found]
-    return {"problem": "", "files": files, "listed": listed_files, "beside": beside(listed_files), "unavailable": unavailable}
+            return {"problem": f"{_key(kind)} {name}: {change}: {difference}; {remedy}", "files": {}}
+        files[kind] = _stamps(kind, listed)
+    return {"problem": "", "files": files}
+
+
+def changes(record: Mapping[str, Any]) -> list[str]:
+    """What a record of `watch` no longer says of its sources, so that a stage that has ended well may have read something else.
+
+    That is files that are new, gone, or not the same, and sources that were unavailable, or are now.
+    """
+    listings = _kinds(read_parameters(FROZEN))
+    changed: list[str] = []
+    for kind, before in record["files"].items():
+        name, listing = listings[kind]
+        try:
+            after = _stamps(kind, listing(name))
+        except (UserError, OSError):
+            after = None
+        if before is None or after is None:
+            changed.append(f"{_key(kind)} {name}")
+        else:
+            changed += sorted(path for path in before.keys() | after.keys() if not _is_same(Path(path), before.get(path), after.get(path)))
+    return changed
+
+
+def _stamps(kind: str, listing: Listing) -> dict[str, list[int]]:
+    files = [*listing.files.values(), *([FILE] if kind == "dataset" and FILE.exists() else [])]
+    return {str(path.resolve()): file_stamp(path) for path in files}
+
+
+def _is_same(path: Path, before: list[int] | None, after: list[int] | None) -> bool:
+    """Whether a file has the same stamp (`file_stamp`).
+
+    Another link changes the ctime: a model of a project is linked to the cache, and any run that checks out the same file links it again.
+    """
+    if before is None or after is None:
+        return False
+    size, modified, changed, inode = after
+    return [size, modified, before[2] if path.stat().st_nlink > 1 else changed, inode] == before
 
 
 def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:

@@ -22,6 +22,7 @@ from flows.repository.worktree import SCRATCH
 from flows.storage import forgettings, makings
 from flows.storage.cache import contents, outs, recorded_runs
 from flows.storage.frozen import GRAPH, read_kept_graph
+from flows.storage.outside import refuse_changed_sources
 from flows.storage.patches import (
     RUN,
     check_by_content,
@@ -276,6 +277,7 @@ def main(arguments: list[str]) -> int:
         os.environ.update(frozen_environment(Path(snapshot), os.environ))  # for the stage; our own imports are done
     if TURNS in os.environ:
         wait_for_same_stage(Path(os.environ[TURNS]))
+    refuse_changed_sources()
     status = reproduce(stages[0], pull=command == "repro-pull")
     if corrupt:
         heal(corrupt)

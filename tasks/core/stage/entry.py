@@ -8,14 +8,12 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from tasks.core.errors import InputChanged, UserError, one_line_errors
-from tasks.core.files import file_stamp, read_json, write_json
+from tasks.core.files import read_json, write_json
 from tasks.core.params.sections import FROZEN, STAGE
 from tasks.core.stage.code import ASKED_BY, MEMORY, PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
 from tasks.core.stage.frozen import CODE
@@ -23,7 +21,7 @@ from tasks.core.stage.progress import leave_bars
 from tasks.core.stage.references import freeze_references, frozen_references
 
 PR_SET_PDEATHSIG = 1
-SOURCES = "RETEMPER_SOURCES"  # names a file that lists what this stage reads from outside the project
+SOURCES = "RETEMPER_SOURCES"  # names the flow's record of what this stage reads from outside the project (flows.parameters.sources)
 RECORD = "RETEMPER_RECORD"  # names a file for the stage's threads, device, and arithmetic (tasks.core.machine.devices)
 SECONDS = "RETEMPER_SECONDS"  # names a file for the stage's cost: `seconds` of its own work, without startup and caching, and others
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
@@ -44,7 +42,7 @@ def stage() -> Iterator[None]:
     try:
         with one_line_errors():
             execute_frozen()
-            sources = Sources.read(os.environ.get(SOURCES))
+            refuse_other_sources()
             inputs = input_stamps(sys.argv[1:]) if STAGE in os.environ else {}
             began = time.monotonic()
             try:
@@ -52,8 +50,7 @@ def stage() -> Iterator[None]:
             finally:
                 leave_bars()
             record_cost(seconds=time.monotonic() - began, peak_mib=_peak_mib())
-            changed = [str(path) for path, stamp in inputs.items() if _stamp(path) != stamp]
-            if changed := changed + sources.changed():
+            if changed := [str(path) for path, stamp in inputs.items() if _stamp(path) != stamp]:
                 raise InputChanged(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; its output was discarded, run again")
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
@@ -79,55 +76,10 @@ def _peak_mib() -> float:
     return 0.0
 
 
-@dataclass(frozen=True)
-class Sources:
-    """What a stage may read from outside the project, as the flow found it (flows/parameters/sources.py, `watch`).
-
-    `files`: by path, its stamp. `listed`: their paths with links unresolved, and `beside` of these. `unavailable`: sources that could not
-    be listed, so the stage should not have been able to read them either.
-    """
-
-    files: Mapping[str, list[int]] = field(default_factory=dict)
-    listed: Sequence[str] = ()
-    beside: Mapping[str, list[str]] = field(default_factory=dict)
-    unavailable: Sequence[str] = ()
-
-    @classmethod
-    def read(cls, path: str | None) -> Self:
-        """Read the flow's record, if there is one. UserError if a source is no longer the one whose digest the stage depends on."""
-        record = dict(read_json(Path(path))) if path else {}
-        if problem := record.pop("problem", ""):
-            raise UserError(str(problem))
-        return cls(**record)
-
-    def changed(self) -> list[str]:
-        """What is no longer as the flow found it, so that a stage that has ended well may have read something else."""
-        changed = [path for path, stamp in self.files.items() if _is_changed(Path(path), stamp)]
-        changed += [folder for folder, names in beside(self.listed).items() if names != self.beside.get(folder)]
-        return changed + list(self.unavailable)
-
-
-def beside(files: Iterable[str]) -> dict[str, list[str]]:
-    """By folder of `files`: names of folders, and of files of the same types. A reader may take a new one for a part of its source."""
-    types: dict[str, set[str]] = {}
-    for file in files:
-        types.setdefault(str(Path(file).parent), set()).add(_type(file))
-    return {
-        folder: sorted(
-            entry.name for entry in _entries(folder) if entry.name[0] not in "._" and (entry.is_dir() or _type(entry.name) in known)
-        )
-        for folder, known in types.items()
-    }
-
-
-def _type(name: str) -> str:
-    return Path(name.removesuffix(".gz")).suffix
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        return list(entries)
-    return []
+def refuse_other_sources() -> None:
+    """Raise UserError if a source is no longer the one whose digest the stage depends on, by the flow's record that SOURCES names."""
+    if (path := os.environ.get(SOURCES)) and (problem := read_json(Path(path))["problem"]):
+        raise UserError(problem)
 
 
 def input_stamps(words: Sequence[str]) -> dict[Path, object]:
@@ -139,17 +91,6 @@ def _stamp(path: Path) -> object:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     statuses = [(str(file), file.stat()) for file in files if file.is_file()]
     return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in statuses]
-
-
-def _is_changed(path: Path, stamp: list[int]) -> bool:
-    """Whether a source no longer has its stamp (`file_stamp`).
-
-    Another link changes the ctime: a model of a project is linked to the cache, and any run that checks out the same file links it again.
-    """
-    if not path.exists():
-        return True
-    size, modified, changed, inode = file_stamp(path)
-    return [size, modified, stamp[2] if path.stat().st_nlink > 1 else changed, inode] != stamp
 
 
 def execute_frozen() -> None:

@@ -30,6 +30,7 @@ REPLACED = {
     "dvc.stage.serialize:to_lockfile": ["stage", "kwargs"],
     "dvc.repo.checkout:_check_can_delete": ["entries", "index", "path", "fs"],
     "dvc.repo.stage:StageLoad.collect": ["self", "target", "with_deps", "recursive", "graph", "glob"],
+    "dvc.stage.run:cmd_run": ["stage", "dry", "run_env"],
     # read, not replaced
     "dvc.stage.cache:StageCache._load_cache": ["self", "key", "value"],
     "dvc.stage.cache:StageCache._get_cache_dir": ["self", "key"],
