@@ -20,7 +20,7 @@ from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.machine.devices import best_batch_tokens
-from tasks.core.metrics.measures import means, parse, per_query
+from tasks.core.metrics.measures import Qrels, means, parse, per_query
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade
 from tasks.core.models.bi_encoder import Encoder
@@ -29,6 +29,7 @@ from tasks.core.retrieval.ann.build import recall
 from tasks.core.retrieval.ann.search import ShortLists, open_index, search_index
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.ranked import ranked_tables
+from tasks.core.statistics.judged import parts
 from tasks.core.tokens.folder import Tokens, open_tokens
 
 UNTRAINED = "none"
@@ -48,8 +49,10 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     sections = read_parameters()
     min_grades = {split: least_grade(split, sections) for split in splits}
     measures = {split: parse(params.measures, grade) for split, grade in min_grades.items()}
-    judged = {split: load_qrels(qrels / f"{split}.parquet", split, grade) for split, grade in min_grades.items()}
-    for split in splits:
+    judged: dict[str, Qrels] = {}
+    for split, grade in min_grades.items():
+        judgments = load_qrels(qrels / f"{split}.parquet", split, grade)
+        judged[split] = {query: judgments[query] for query in parts(split, judgments)[split]}
         if not judged[split]:
             raise UserError(f"params.yaml: study.{name}.splits: {qrels / split}.parquet has no relevant document; name another split")
     paths = {factory: scratch / f"{number}.faiss" for number, factory in enumerate(params.factories)}

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from tasks.analyses.geometry import alignment, best_rows, flat_map, mean_vector, rows_at, uniformity
@@ -29,7 +30,8 @@ from tasks.core.retrieval.queries import search_embeddings
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.entry import parser, stage
-from tasks.core.tables.ids import Ints
+from tasks.core.statistics.judged import parts
+from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.tables.judgments import DocumentLists, graded_pairs, lists_of, ranked_lists
 from tasks.core.tables.parquet import count_rows
 from tasks.core.tables.schemas import MEASURED
@@ -143,9 +145,11 @@ def maps(
     params: Analysis,
 ) -> list[dict[str, Any]]:
     """For a sample of queries, a t-SNE map with the relevant documents and the top ones of BM25 and the round (ANCE and LTRe, Fig. 1)."""
-    ids = {name: number for number, name in enumerate(data.documents.ids().to_pylist())} if params.maps else {}
+    numbers = sorted(np.random.default_rng(draw_seed(params.seed, MAPS)).permutation(len(names))[: params.maps].tolist())
+    docs_of = [doc for number in numbers for ranked in lists.values() for doc in ranked.get(names[number], ())[:MAPPED]]
+    ids = dict(zip(docs_of, ordinals(pa.chunked_array([docs_of], pa.string()), data.ids).tolist(), strict=True))
     records = []
-    for number in sorted(np.random.default_rng(draw_seed(params.seed, MAPS)).permutation(len(names))[: params.maps].tolist()):
+    for number in numbers:
         kinds: dict[int, str] = dict.fromkeys(relevant[number].tolist(), "relevant")
         for kind, ranked in lists.items():
             for doc in ranked.get(names[number], ())[:MAPPED]:
@@ -203,17 +207,22 @@ def main() -> None:
         raise UserError(f"{args.corpus}: found no relevant document in dev or test, expected at least one to analyze")
     relevant = data.relevant(split)
     judged = np.flatnonzero(relevant.counts)
+    names = data.queries(split).ids().take(judged).to_pylist()
+    measured = {*parts(split, names)[split]}  # without the queries of a click log
+    judged, names = judged[[name in measured for name in names]], [name for name in names if name in measured]
     if min(len(judged), len(data.embeddings)) < 2:
         raise UserError(
             f"{args.corpus}: found {counted(len(judged), 'queries')} of {split} with a judgment and "
             f"{counted(len(data.embeddings), 'documents')}, expected at least two of each to analyze"
         )
-    names = data.queries(split).ids().take(judged).to_pylist()
     vectors = data.vectors(split, judged)
     documents = [relevant.of(int(query)) for query in judged]
     owner, document = np.repeat(np.arange(len(judged)), relevant.counts[judged]), np.concatenate(documents)
     lists = {BM25: args.bm25_run, params.round: args.run}
-    ranked = {name: dict(read_run(run / f"{split}.trec", max(params.depth, MAPPED))) for name, run in lists.items()}
+    ranked = {
+        name: {query: docs for query, docs in read_run(run / f"{split}.trec", max(params.depth, MAPPED)) if query in measured}
+        for name, run in lists.items()
+    }
     sample = np.sort(np.random.default_rng(draw_seed(params.seed, DOCUMENTS)).permutation(len(data.embeddings))[: params.sample])
     best_vectors = best_rows(data.embeddings, vectors[owner], document)
     with new_folder(args.out) as out, TemporaryDirectory(dir=out) as scratch:

@@ -15,6 +15,7 @@ import torch
 
 from tasks.adore import data as data_module
 from tasks.adore import step as step_module
+from tasks.adore import study as study_module
 from tasks.adore import work
 from tasks.adore.data import read_data
 from tasks.adore.documents import Compressed, Exact, Rescored
@@ -283,3 +284,18 @@ def test_study_tabulates_train_index_by_serve_index(run: Callable[[str, str], Pa
     expected = means(measures, per_query(parse(measures, 2), judged, rankings))
     assert {name: table["cells"][0][name] for name in measures} == pytest.approx(expected, abs=1e-6), "as evaluate measures"
     assert "RR@10 on dev, trained over (rows) x served (columns)" in (out / "table.md").read_text()
+
+
+def test_a_study_counts_no_queries_of_a_click_log(run: Callable[[str, str], Path], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but one of the dev queries are such ones: the other one alone decides."""
+    judged = load_qrels(project / "corpus" / "qrels" / "dev.parquet", "dev", 2)
+    asked = min(query for query, grades in judged.items() if max(grades.values()) >= 2)
+    monkeypatch.setattr(
+        study_module, "load_qrels", lambda *_: {query if query == asked else f"click-{query}": judged[query] for query in judged}
+    )
+    seen: list[set[str]] = []
+    monkeypatch.setattr(
+        study_module, "per_query", lambda measures, qrels, ranked: seen.append({*qrels}) or per_query(measures, qrels, ranked)
+    )
+    run("s", "study")
+    assert seen and all(queries == {asked} for queries in seen)

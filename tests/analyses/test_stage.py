@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from transformers import AutoConfig
 
 from flows.parameters.checks import check
 from tasks.analyses.gradients import draw_batches, gradient_norms, layer_count, part_of
+from tasks.analyses.overlap import overlap
 from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.models.limits import model_class
 from tasks.core.params.sections import read_yaml
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
 from tasks.core.tokens.folder import Tokens, open_tokens
@@ -180,3 +183,31 @@ def test_documents_below_the_relevant_grade_are_not_relevant(small: Any, tmp_pat
     result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
     assert result.status == 0, result
     assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text())["queries"] == 3
+
+
+def rename_queries(path: Path, schema: pa.Schema, column: str, names: Mapping[str, str]) -> None:
+    table = read_table(path, schema)
+    renamed = pa.array([names.get(value, value) for value in table[column].to_pylist()], pa.string())
+    path.unlink()
+    write_table(path, schema, [table.set_column(table.schema.get_field_index(column), schema.field(column), renamed)])
+
+
+def test_queries_of_a_click_log_count_in_no_figure(small: Any, tmp_path: Path) -> None:
+    qrels = small.folder / "data/corpus/qrels/dev.parquet"
+    first, second, *others = read_table(qrels, QRELS)["query"].unique().to_pylist()
+    clicked = {query: f"click-{query}" for query in others}
+    rename_queries(qrels, QRELS, "query", clicked)
+    rename_queries(small.folder / "data/tokens/queries/dev/ids.parquet", IDS, "id", clicked)
+    top: dict[str, dict[str, list[str]]] = {"warmup": {}, "bm25": {}}
+    for run, ranked in top.items():
+        path = small.folder / "data/runs" / run / "dev.trec"
+        rows = [line.split(" ") for line in path.read_text().splitlines()]
+        for query in (first, second):
+            ranked[query] = [row[2] for row in rows if row[0] == query]
+        path.unlink()
+        path.write_text("".join(" ".join([clicked.get(query, query), *rest]) + "\n" for query, *rest in rows))
+    result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
+    assert result.status == 0, result
+    analysis = json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text())
+    assert analysis["queries"] == 2 and {record["query"] for record in (*analysis["curves"], *analysis["maps"])} <= {first, second}
+    assert analysis["bm25_overlap"] == pytest.approx(overlap(top["warmup"], top["bm25"], 20))

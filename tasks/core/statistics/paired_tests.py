@@ -78,8 +78,8 @@ def permutation_test(first: Floats, second: Floats, *, permutations: int, seed: 
     observed = abs(math.fsum(differences)) - SAME * math.fsum(abs(differences))
     if 2 ** min(len(differences), 62) <= permutations:
         bits = len(differences)
-        flips = ((np.arange(2**bits)[start : start + BLOCK, None] >> np.arange(bits)) & 1 for start in range(0, 2**bits, BLOCK))
-        return sum(_as_far(block, differences, observed) for block in flips) / float(2**bits)
+        numbers = (np.arange(start, min(start + BLOCK, 2**bits)) for start in range(0, 2**bits, BLOCK))
+        return sum(_as_far((block[:, None] >> np.arange(bits)) & 1, differences, observed) for block in numbers) / float(2**bits)
     draw, extreme = np.random.Generator(np.random.PCG64(seed)), 0
     for start in range(0, permutations, BLOCK):
         rows = min(BLOCK, permutations - start)

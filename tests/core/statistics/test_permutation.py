@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -25,6 +26,17 @@ def test_all_sign_flips_equal_a_plain_loop(seed: int) -> None:
     expected = sum(abs(flipped) >= abs(math.fsum(differences)) - 1e-9 for flipped in flips) / 2**10
     for unit in (1.0, 1e8):
         assert permutation_test(np.array(first) / unit, np.array(second) / unit, **ALL) == expected  # type: ignore[arg-type]
+
+
+def test_all_sign_flips_of_many_differences_take_little_memory() -> None:
+    """2^18 flips: numbered a block at a time, not all for each block."""
+    tracemalloc.start()
+    try:
+        p = permutation_test(np.arange(1.0, 19.0), np.zeros(18), permutations=2**18, seed=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert p == 2 / 2**18 and peak < 2**20, peak
 
 
 @pytest.mark.parametrize("seed", range(3))
