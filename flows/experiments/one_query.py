@@ -15,7 +15,7 @@ from flows.repository.lock import corpus_of, current_lock, out_digests
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.params.sections import read_yaml
-from tasks.core.statistics.judged import CLICKED
+from tasks.core.statistics.judged import is_click
 
 RUNS, TOKENS = Path("data/runs"), Path("data/tokens/documents")
 SPLITS = ("train", "dev", "test")
@@ -178,7 +178,7 @@ def _tokens(docs: Sequence[str]) -> dict[str, Read]:
 
 def text(result: Answer) -> str:
     """The query, the systems' values, what each system finds, and the ranks of the relevant documents."""
-    no_value = "measured apart, with the other clicks" if result.query.startswith(CLICKED) else "not measured"
+    no_value = "measured apart, with the other clicks" if is_click(result.query) else "not measured"
     values = [[system.name, no_value if system.value is None else f"{system.value:.4f}"] for system in result.systems]
     parts = [f"{result.split} {result.query}: {result.text}", text_table(["system", result.measure], values)]
     for system in result.systems:

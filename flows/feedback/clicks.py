@@ -13,7 +13,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.params.safe_yaml import HALVES
 from tasks.core.sources.columns import WEIGHT
-from tasks.core.statistics.judged import CLICKED
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import is_dev, plain
 
@@ -123,10 +122,10 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     batch.parent.mkdir(parents=True, exist_ok=True)
     with new_place(batch) as folder:
         (folder / "qrels").mkdir()
-        texts = (json.dumps({"_id": name(query), "text": log.texts[query]}, ensure_ascii=False) + "\n" for query in queries)
+        texts = (json.dumps({"_id": click_id(query), "text": log.texts[query]}, ensure_ascii=False) + "\n" for query in queries)
         (folder / "queries.jsonl").write_text("".join(texts), encoding="utf-8")
         for split, split_rows in splits.items():
-            out = (f"{name(query)}\t{doc}\t1" + (f"\t{weight:.6g}" if split == "train" else "") for query, doc, weight in split_rows)
+            out = (f"{click_id(query)}\t{doc}\t1" + (f"\t{weight:.6g}" if split == "train" else "") for query, doc, weight in split_rows)
             header = "query-id\tcorpus-id\tscore" + (f"\t{WEIGHT}" if split == "train" else "")
             (folder / f"qrels/{split}.tsv").write_text("\n".join([header, *out, ""]), encoding="utf-8")
         estimated = {"method": rule.method, "eta": propensities.eta, "measured": propensities.measured, "propensities": propensities.values}
@@ -165,11 +164,6 @@ def _judgments(
 def _is_relevant(ranks: Mapping[int, tuple[int, int]], propensities: Propensities, rule: Rule) -> bool:
     """Whether a pair is surely relevant enough for dev, where all pairs get the same grade: a click alone says little."""
     return relevance(ranks, propensities, rule.max_weight) - relevance_error(ranks, propensities, rule.max_weight) >= rule.dev_relevance
-
-
-def name(query: str) -> str:
-    """The id of a query, computed from its plain text, so that it is the same in every batch."""
-    return CLICKED + blake2b(query.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def read(path: Path) -> Log:

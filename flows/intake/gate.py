@@ -18,7 +18,7 @@ from flows.batches.known import Known, Part, Reader, Rows, Sample, Seen, blocks,
 from flows.batches.records import Document, Files, Judged, Negative, Query, files_of, files_without_header
 from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
-from tasks.core.statistics.judged import CLICKED
+from tasks.core.statistics.judged import is_click
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import record_label
 from tasks.core.trec.ids import WHITE
@@ -283,7 +283,7 @@ def _check_answers(before: Foreseen, after: Foreseen, findings: Findings, *, cov
     """
     for split, queries in after.unanswered.items():
         names = query_names(folders, {*queries} - {*before.unanswered[split]})
-        for name in sorted(name for name in names.values() if split != "dev" or not name.startswith(CLICKED)):
+        for name in sorted(name for name in names.values() if split != "dev" or not is_click(name)):
             remedy = f"expected at least one, as evaluate.measures has {coverage}; add `answers` to its line in queries.jsonl"
             findings.add(UNANSWERED, f"query {name!r} of {split} has no answers, {remedy}")
 

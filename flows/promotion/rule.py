@@ -11,7 +11,7 @@ from tasks.core.errors import UserError
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.plurals import counted
 from tasks.core.statistics.confirmation import shuffled
-from tasks.core.statistics.judged import CLICKED
+from tasks.core.statistics.judged import is_click
 
 
 def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
@@ -31,7 +31,7 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
 
 
 def _without_clicks(evidence: Evidence) -> Evidence:
-    judged_queries = {query for query in evidence.new if not query.startswith(CLICKED)}
+    judged_queries = {query for query in evidence.new if not is_click(query)}
     if evidence.new and not judged_queries:
         problem = (
             f"all {len(evidence.new):,} judged queries come from clicks" if len(evidence.new) != 1 else "its only query comes from a click"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.core.errors import UserError
 from tasks.core.metrics.measures import Measure, Qrels, Values, needs_texts, per_query
-from tasks.core.statistics.judged import CLICKED
+from tasks.core.statistics.judged import is_click
 from tasks.evaluate.answers import first_hits, read_answers
 from tasks.evaluate.runs import read_rankings
 
@@ -22,7 +22,7 @@ def evaluate_split(run: Path, qrels: Qrels, measures: Mapping[str, Measure], *, 
         measured |= per_query(ranked, {query: qrels[query] for query in block if query in qrels}, block)
     measured |= per_query(ranked, {query: grades for query, grades in qrels.items() if query not in measured}, {})
     if cutoffs := {name: measures[name].cutoff for name in needs_texts(measures)}:
-        answered = {query for query in qrels if split != "dev" or not query.startswith(CLICKED)}
+        answered = {query for query in qrels if split != "dev" or not is_click(query)}
         if not answered and not ranked:
             raise UserError(
                 "dev: all judged queries come from clicks, which have no answers, and Coverage alone is measured; "

@@ -30,6 +30,7 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.params.sections import read_yaml, validate
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.scratch import remove_finished
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import SameTexts
 from tasks.core.tables.parquet import write_table
@@ -291,7 +292,7 @@ def test_a_study_counts_no_queries_of_a_click_log(run: Callable[[str, str], Path
     judged = load_qrels(project / "corpus" / "qrels" / "dev.parquet", "dev", 2)
     asked = min(query for query, grades in judged.items() if max(grades.values()) >= 2)
     monkeypatch.setattr(
-        study_module, "load_qrels", lambda *_: {query if query == asked else f"click-{query}": judged[query] for query in judged}
+        study_module, "load_qrels", lambda *_: {query if query == asked else click_id(query): judged[query] for query in judged}
     )
     seen: list[set[str]] = []
     monkeypatch.setattr(

@@ -21,6 +21,7 @@ from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.models.limits import model_class
 from tasks.core.params.sections import read_yaml
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
@@ -195,7 +196,7 @@ def rename_queries(path: Path, schema: pa.Schema, column: str, names: Mapping[st
 def test_queries_of_a_click_log_count_in_no_figure(small: Any, tmp_path: Path) -> None:
     qrels = small.folder / "data/corpus/qrels/dev.parquet"
     first, second, *others = read_table(qrels, QRELS)["query"].unique().to_pylist()
-    clicked = {query: f"click-{query}" for query in others}
+    clicked = {query: click_id(query) for query in others}
     rename_queries(qrels, QRELS, "query", clicked)
     rename_queries(small.folder / "data/tokens/queries/dev/ids.parquet", IDS, "id", clicked)
     top: dict[str, dict[str, list[str]]] = {"warmup": {}, "bm25": {}}

@@ -15,10 +15,13 @@ import pytest
 from tasks.core.errors import UserError
 from tasks.core.metrics.measures import means, parse
 from tasks.core.stage.frozen import freeze_parameters
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.evaluate.answers import contains, normalized_tokens
 from tasks.evaluate.split import evaluate_split
+
+CLICK_1 = click_id("1")
 
 
 def category_words(text: str) -> list[str]:
@@ -92,10 +95,10 @@ def test_a_judged_query_without_answers_is_refused(tmp_path: Path) -> None:
 def test_click_queries_alone_are_measured_without_coverage(tmp_path: Path) -> None:
     corpus(tmp_path, {"d": "text"}, {"q": ["text"]})
     (tmp_path / "queries" / "dev.parquet").write_bytes((tmp_path / "queries" / "test.parquet").read_bytes())
-    (tmp_path / "dev.trec").write_text("click-1 Q0 d 1 1.0 x\n")
-    qrels = {"click-1": {"d": 1}}
+    (tmp_path / "dev.trec").write_text(f"{CLICK_1} Q0 d 1 1.0 x\n")
+    qrels = {CLICK_1: {"d": 1}}
     measured = evaluate_split(tmp_path / "dev.trec", qrels, parse(["Coverage@5", "AP"], 1), corpus=tmp_path, split="dev")
-    assert measured == {"click-1": {"AP": 1.0}}
+    assert measured == {CLICK_1: {"AP": 1.0}}
     with pytest.raises(UserError, match="dev: all judged queries come from clicks, which have no answers"):
         evaluate_split(tmp_path / "dev.trec", qrels, parse(["Coverage@5"], 1), corpus=tmp_path, split="dev")
 
@@ -125,9 +128,9 @@ def test_the_stage_measures_coverage_where_it_is_asked_for(tmp_path: Path) -> No
     assert "bm25: test, 1 query without a relevant document, counted as 0 in binary measures\n" in result.stdout
     expected = {"Coverage@1": 1 / 3, "AP": 0.5 / 3, "Coverage@2": 2 / 3}
     assert json.loads((tmp_path / "metrics.json").read_text()) == {"test": pytest.approx(expected)}
-    write_table(tmp_path / "qrels" / "dev.parquet", QRELS, [_table(QRELS, [("q", "d", 1), ("click-1", "d", 1)])])
+    write_table(tmp_path / "qrels" / "dev.parquet", QRELS, [_table(QRELS, [("q", "d", 1), (CLICK_1, "d", 1)])])
     (tmp_path / "queries" / "dev.parquet").write_bytes((tmp_path / "queries" / "test.parquet").read_bytes())
-    (tmp_path / "dev.trec").write_text("q Q0 d 1 2.0 x\nclick-1 Q0 d 1 1.0 x\n")
+    (tmp_path / "dev.trec").write_text(f"q Q0 d 1 2.0 x\n{CLICK_1} Q0 d 1 1.0 x\n")
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     metrics = json.loads((tmp_path / "metrics.json").read_text())

@@ -24,6 +24,10 @@ from tasks.evaluate.params import Evaluate
 from tasks.evaluate.runs import QUERY_BLOCK, read_rankings
 from tasks.evaluate.split import evaluate_split
 
+CLICK_1 = "click-0000000000000001"
+CLICK_2 = "click-0000000000000002"
+CLICK_3 = "click-0000000000000003"
+
 
 def ranked_with_ties(queries: int, seed: int) -> pa.Table:
     """Random lists with many tied scores, some tiny or huge, in trec_eval's order."""
@@ -150,13 +154,21 @@ def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
 
 def test_dev_queries_of_a_click_log_are_measured_apart(tmp_path: Path) -> None:
     """They favor the model that was logged, so they are in no mean that chooses a system."""
-    clicked = [("click-1", "a", 1), ("click-2", "a", 1), ("click-3", "b", 1)]
+    clicked = [(CLICK_1, "a", 1), (CLICK_2, "a", 1), (CLICK_3, "b", 1)]
     judged = [("q1", "a", 1), ("q2", "b", 0)]
-    write_bm25_run(tmp_path, "dev", [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), ("click-1", "a", 1, 1.0), ("click-3", "b", 1, 1.0)])
+    write_bm25_run(
+        tmp_path,
+        "dev",
+        [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), (CLICK_1, "a", 1, 1.0), (CLICK_3, "b", 1, 1.0)],
+    )
     for rows, expected, queries in (
-        (judged + clicked, {"dev": 0.25, "clicks": 2 / 3}, {"dev": ["q1", "q2"], "clicks": ["click-1", "click-2", "click-3"]}),
+        (
+            judged + clicked,
+            {"dev": 0.25, "clicks": 2 / 3},
+            {"dev": ["q1", "q2"], "clicks": [CLICK_1, CLICK_2, CLICK_3]},
+        ),
         (judged, {"dev": 0.25}, {"dev": ["q1", "q2"]}),
-        (clicked, {"dev": 2 / 3}, {"dev": ["click-1", "click-2", "click-3"]}),
+        (clicked, {"dev": 2 / 3}, {"dev": [CLICK_1, CLICK_2, CLICK_3]}),
     ):
         write(tmp_path / "qrels" / "dev.parquet", rows, QRELS)
         write(tmp_path / "qrels" / "test.parquet", [], QRELS)

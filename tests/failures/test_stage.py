@@ -16,11 +16,14 @@ from tasks.core.files import write_json
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
 from tasks.core.stage.frozen import freeze_parameters
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES
 from tasks.core.text.analysis import analyzer
 from tasks.failures.queries import Words
 from tasks.failures.worst import matched_words
+
+CLICK_1 = click_id("1")
 
 ROUNDS = (
     "rounds: {warmup: {init: base, negatives: bm25}, star: {init: warmup, negatives: bm25}}\nfuse: {hybrid: {first: bm25, second: star}}"
@@ -158,10 +161,10 @@ def test_no_suspect_is_of_a_query_of_a_click_log(monkeypatch: pytest.MonkeyPatch
     before = suspects()
     for path in Path().glob("*/**/dev.*"):
         if path.suffix == ".trec":
-            path.write_text(path.read_text().replace("q1 Q0", "click-1 Q0"))
+            path.write_text(path.read_text().replace("q1 Q0", f"{CLICK_1} Q0"))
         elif path.suffix == ".parquet":
             table = pq.read_table(path)
-            rows = [tuple("click-1" if cell == "q1" else cell for cell in row.values()) for row in table.to_pylist()]
+            rows = [tuple(CLICK_1 if cell == "q1" else cell for cell in row.values()) for row in table.to_pylist()]
             write_rows(path, table.schema, rows)
     assert "q1" in dict(before) and suspects() == [pair for pair in before if pair[0] != "q1"]
 

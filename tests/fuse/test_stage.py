@@ -143,7 +143,7 @@ def test_a_weight_may_be_chosen_on_the_selection_part_alone(
 @pytest.mark.parametrize("part", ["dev", "selection"])
 def test_queries_of_clicks_choose_no_weight(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """The second system is good on the queries that clicks judge, which are twenty times as many, and share documents with all others."""
-    names, clicked = [f"dev{n}" for n in range(20)], [f"click-{n}" for n in range(400)]
+    names, clicked = [f"dev{n}" for n in range(20)], [f"click-{n:016x}" for n in range(400)]
     good, bad = (9.0, 1.0, 0.0), (0.0, 9.0, 8.0)
     first, second = (
         {q: dict(zip(("a", "b", "c"), good if (q in names) == best else bad, strict=True)) for q in names + clicked}

@@ -17,6 +17,9 @@ from tasks.core.statistics.power import effect
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS
 
+CLICK_1 = "click-0000000000000001"
+CLICK_2 = "click-0000000000000002"
+
 
 def test_groups_worked_by_hand(tmp_path: Path) -> None:
     """b and d share y, d and a share z, so a, b, d are one; c is alone with x, and e has nothing relevant."""
@@ -28,8 +31,11 @@ def test_groups_worked_by_hand(tmp_path: Path) -> None:
     write_table(tmp_path / "dev.parquet", QRELS, [pa.table([list(column) for column in zip(*rows, strict=True)], schema=QRELS)])
     assert read_groups(tmp_path / "dev.parquet") == connected(pairs), "judged not relevant is not shared"
     assert read_groups(tmp_path / "test.parquet") == {}
-    clicked = [("click-1", "x", 1), ("click-1", "y", 1), ("click-2", "x", 1)]
-    for judgments, expected in (([*rows, *clicked], connected(pairs)), (clicked, {"click-1": "click-1", "click-2": "click-1"})):
+    clicked = [(CLICK_1, "x", 1), (CLICK_1, "y", 1), (CLICK_2, "x", 1)]
+    for judgments, expected in (
+        ([*rows, *clicked], connected(pairs)),
+        (clicked, {CLICK_1: CLICK_1, CLICK_2: CLICK_1}),
+    ):
         table = pa.table([list(column) for column in zip(*judgments, strict=True)], schema=QRELS)
         write_table(tmp_path / "dev.parquet", QRELS, [table])
         assert read_groups(tmp_path / "dev.parquet") == expected, "a click joins no groups, unless there are only clicks"

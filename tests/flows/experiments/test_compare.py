@@ -22,8 +22,11 @@ from flows.repository.lock import read_lock
 from flows.storage.cache import intact_path, listing, object_id, object_path
 from tasks.core.errors import UserError
 from tasks.core.metrics.measures import value_schema
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
+
+CLICK_1 = click_id("1")
 
 QUERIES_OF = [f"q{n:02}" for n in range(40)]
 EVALUATE = {"cmd": "evaluate ${key}", "outs": ["data/values/${key}"], "metrics": ["data/metrics/${key}.json"]}
@@ -117,7 +120,7 @@ def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys
 
 def test_clicks_of_a_commit_that_measured_them_with_dev_are_left_out(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     scores = random_scores(1)
-    project.commit({"star": (5e-5, "c1", scores | {"click-1": 1.0})})
+    project.commit({"star": (5e-5, "c1", scores | {CLICK_1: 1.0})})
     project.commit({"star": (1e-5, "c1", scores)})
     compare(["HEAD~1", "HEAD"], "dev", None, shown=1, as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -11,10 +11,13 @@ from flows.cli.main import main
 from flows.experiments.one_query import show
 from flows.repository.git import git
 from tasks.core.errors import UserError
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tests.flows.experiments.test_compare import Project
+
+CLICK_1 = click_id("1")
 
 DOCS = [(f"d{n:02}", "" if n % 2 else f"title {n}", f"text {n} \x1b[2J" + " and more" * 30) for n in range(14)]
 STAR = [f"q1 Q0 d{n:02} {n + 1} {20 - n} star\n" for n in range(12)]  # d00, d01, ...
@@ -36,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     project.commit({"star": (1.0, "c", VALUES), "warmup": (1.0, "c", {"q1": 0.5, "q2": 1.0})}, runs)
     write_rows("data/corpus/documents.parquet", DOCUMENTS, list(DOCS))
     write_rows("data/corpus/qrels/dev.parquet", QRELS, list(GRADES))
-    queries = [("q1", "what \x1b[2J\nis", []), ("q2", "two", []), ("q3", "unjudged", []), ("click-1", "of a log", [])]
+    queries = [("q1", "what \x1b[2J\nis", []), ("q2", "two", []), ("q3", "unjudged", []), (CLICK_1, "of a log", [])]
     write_rows("data/corpus/queries/dev.parquet", QUERIES, list(queries))
     write_rows("data/corpus/queries/test.parquet", QUERIES, [("t1", "of test", [])])
     write_rows("data/corpus/queries/train.parquet", QUERIES, [("q9", "of train", [])])
@@ -100,7 +103,7 @@ def test_a_run_file_and_a_system_that_finds_nothing(capsys: pytest.CaptureFixtur
     assert [(hit["id"], hit["score"]) for hit in own["top"]] == [("d01", 1.5), ("d00", 1.5), ("d04", 1.0)], "trec_eval's order"
     show(["star", "own.trec"], "q3", split="dev", measure=None, as_json=False)
     output = capsys.readouterr().out
-    show(["star"], "click-1", split="dev", measure=None, as_json=False)
+    show(["star"], CLICK_1, split="dev", measure=None, as_json=False)
     assert "measured apart, with the other clicks" in capsys.readouterr().out
     assert "star\nfinds nothing" in output and "not measured" in output and "no document is judged relevant (grade 1 or more)" in output
 

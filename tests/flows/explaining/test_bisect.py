@@ -215,7 +215,7 @@ def test_queries_of_a_click_log_are_left_out() -> None:
     def train(count: int, _: int) -> Measured:
         lost = 0.3 if count > 3 else 0.0
         values = {f"q{number}": 0.5 + number / 1000 * bool(count) for number in range(20)}
-        return Measured(0.5, values | {f"click-{number}": 0.5 - lost for number in range(80)}, {})
+        return Measured(0.5, values | {f"click-{number:016x}": 0.5 - lost for number in range(80)}, {})
 
     result = search(Range(NAMES[:8], 0, 8), train)
     assert (result.batch, result.queries) == (None, 20)

@@ -14,10 +14,11 @@ from scipy.stats import spearmanr
 from flows.batches.foreseen import Settings
 from flows.batches.known import Known
 from flows.batches.records import files_of, judgments
-from flows.feedback.clicks import Rule, name, read, take_in
+from flows.feedback.clicks import Rule, read, take_in
 from flows.feedback.propensity import comparisons, harvest, power_law, relevance, relevance_error
 from flows.intake.gate import check
 from tasks.core.errors import UserError
+from tasks.core.statistics.judged import click_id
 from tasks.core.text.plain import is_dev
 
 RANKS, ETA = 8, 1.1
@@ -264,14 +265,14 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     train = list(judgments(files_of(tmp_path / "batch"), "train", pytest.fail))
     dev = list(judgments(files_of(tmp_path / "batch"), "dev", pytest.fail))
     for judgment in train:
-        query = next(query for query in outcome.log.texts if name(query) == judgment.query)
+        query = next(query for query in outcome.log.texts if click_id(query) == judgment.query)
         assert judgment.weight == pytest.approx(relevance(outcome.log.counts[query, judgment.doc], outcome.propensities, 5.0), rel=1e-5)
     assert {judgment.grade for judgment in train + dev} == {1}
-    assert name(f"query {by_hash[False]}") not in {judgment.query for judgment in train}, "held out by the data set"
+    assert click_id(f"query {by_hash[False]}") not in {judgment.query for judgment in train}, "held out by the data set"
     held = {judgment.query for judgment in dev}
-    assert held == {name(query) for query in outcome.log.texts if is_dev(query, 0.3)} - {
-        name("query 29"),
-        name(f"query {by_hash[True]}"),
+    assert held == {click_id(query) for query in outcome.log.texts if is_dev(query, 0.3)} - {
+        click_id("query 29"),
+        click_id(f"query {by_hash[True]}"),
     }
     assert json.loads((tmp_path / "batch/propensities.json").read_text())["searches"] == 3000
     with pytest.raises(UserError, match="batch: already exists"):
@@ -296,7 +297,7 @@ def test_dev_has_what_is_surely_relevant(tmp_path: Path, shown: int, clicked: in
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     outcome = take_in(tmp_path / "log.jsonl", tmp_path / "batch", Rule(method="power", dev_share=1.0))
     dev = {(judgment.query, judgment.doc) for judgment in judgments(files_of(tmp_path / "batch"), "dev", pytest.fail)}
-    assert dev == {(name("sure"), "s"), *([(name("q"), docs[-1])] if kept else [])}
+    assert dev == {(click_id("sure"), "s"), *([(click_id("q"), docs[-1])] if kept else [])}
     assert outcome.left_out == ({} if kept else {"of dev, not surely relevant": 1})
     train = take_in(tmp_path / "log.jsonl", tmp_path / "train", Rule(method="power"))
     assert (train.pairs, train.left_out) == ({"train": 2}, {}), "training has them all, by weight"

@@ -16,11 +16,14 @@ from flows.intake.settings import Intake
 from flows.intake.verdict import Batch
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import FILE, mark, read_marks
+from tasks.core.statistics.judged import click_id
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.negatives import write_official
 from tasks.prepare.params import Prepare
 from tasks.prepare.readers.kinds import read
+
+CLICK_1 = click_id("1")
 
 DATA = {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n', "queries.jsonl": '{"_id": "q1", "text": "What is one?"}\n'}
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -247,9 +250,9 @@ def test_a_query_without_answers_is_named_where_evaluate_needs_them(project: Pat
     lines = {name: json.dumps({"_id": name, "text": name, "answers": answers}) + "\n" for name, answers in (("q2", ["two"]), ("q3", [" "]))}
     write_files(project / "inbox/1", {"queries.jsonl": lines["q2"], "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"})
     write_files(project / "inbox/2", {"queries.jsonl": lines["q3"], "qrels/dev.tsv": f"{HEADER}q3\td1\t1\n"})
-    typed = "".join(json.dumps({"_id": name, "text": name}) + "\n" for name in ("click-1", "browse-1"))
-    write_files(project / "inbox/3", {"queries.jsonl": typed, "qrels/dev.tsv": f"{HEADER}click-1\td1\t1\nbrowse-1\td1\t1\n"})
-    write_files(project / "inbox/4", {"queries.jsonl": typed.split("\n")[0] + "\n", "qrels/dev.tsv": f"{HEADER}click-1\td1\t1\n"})
+    typed = "".join(json.dumps({"_id": name, "text": name}) + "\n" for name in (CLICK_1, "browse-1"))
+    write_files(project / "inbox/3", {"queries.jsonl": typed, "qrels/dev.tsv": f"{HEADER}{CLICK_1}\td1\t1\nbrowse-1\td1\t1\n"})
+    write_files(project / "inbox/4", {"queries.jsonl": typed.split("\n")[0] + "\n", "qrels/dev.tsv": f"{HEADER}{CLICK_1}\td1\t1\n"})
     write_files(project / "inbox/5", {"queries.jsonl": '{"_id": "q2", "text": "2"}\n'})
     write_files(project / "inbox/6", {"queries.jsonl": typed.replace("browse", "other"), "qrels/train.tsv": f"{HEADER}other-1\td1\t1\n"})
     batches = take_batches(project)

@@ -18,8 +18,11 @@ from flows.retraining import decision
 from flows.retraining.decision import Candidate, compare
 from tasks.core.errors import UserError
 from tasks.core.statistics.confirmation import is_selection_query
+from tasks.core.statistics.judged import click_id
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import COLUMNS, QRELS, QUERIES
+
+CLICK_1 = click_id("1")
 
 NAMES = sorted(f"q{number}" for number in range(800))
 GUARANTEED = Promotion()
@@ -58,7 +61,7 @@ def in_groups(*sizes: int, clicked: int = 0, selected: bool | None = None) -> li
         names = (f"g{number}-{attempt:03}-" for attempt in range(100))
         name = next(name for name in names if selected is None or is_selection_query(f"{name}0", {}) == selected)
         judged += [(f"{name}{query}", f"d{number}", 1) for query in range(size)]
-    return judged + [(f"click-{query}", f"c{query}", 1) for query in range(clicked)]
+    return judged + [(click_id(str(query)), f"c{query}", 1) for query in range(clicked)]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +153,7 @@ def test_groups_are_read_from_the_corpus(folder: Path) -> None:
     write_table(folder / "columns/dev.parquet", COLUMNS, [pa.table({"query": ["2"], "column": ["kind"], "value": ["x"]}, COLUMNS)])
     assert evidence.slices(folder)["column kind x"] == ["2"]
     assert evidence.groups(folder) == {}
-    rows = [["1", "2", "3", "3", "click-1", "click-1"], ["a", "a", "b", "a", "a", "b"], [1, 1, 1, 0, 1, 1]]
+    rows = [["1", "2", "3", "3", CLICK_1, CLICK_1], ["a", "a", "b", "a", "a", "b"], [1, 1, 1, 0, 1, 1]]
     write_table(folder / "qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
     assert evidence.groups(folder) == {"1": "1", "2": "1", "3": "3"}, "a click joins none"
 

@@ -10,6 +10,7 @@ from flows.promotion.records import Evidence, Promotion, Verdict
 from flows.promotion.rule import decide, measure_of
 from tasks.core.errors import UserError
 from tasks.core.statistics.confirmation import shuffled
+from tasks.core.statistics.judged import click_id
 
 
 def scores(*values: float) -> dict[str, float]:
@@ -100,7 +101,7 @@ def test_the_order_of_bets_has_nothing_to_do_with_ids() -> None:
 def test_queries_of_clicks_decide_nothing(rule: str) -> None:
     old = scores(*[0.5] * 400)
     new, clicks = {query: value + 0.01 * (-1) ** number for number, (query, value) in enumerate(old.items())}, scores(*[0.0] * 400)
-    clicked = {f"click-{query}": 1.0 for query in clicks}
+    clicked = {click_id(query): 1.0 for query in clicks}
     promotion = Promotion.model_validate({"rule": rule})
     alone = decide(Evidence(new, {1: old}, slices={"all": list(new)}), "m", promotion)
     beside = Evidence({**new, **clicked}, {1: {**old, **dict.fromkeys(clicked, 0.0)}}, slices={"all": [*new, *clicked]})
