@@ -35,6 +35,7 @@ def environment(**extra: str) -> dict[str, str]:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
         "DVC_NO_ANALYTICS": "1",
+        "DVC_STUDIO_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **MALLOC,

@@ -17,8 +17,11 @@ def rank_gains(places: int, metric: str, cut: int) -> torch.Tensor:
 
 
 def ideal_dcg(grades_BK: torch.Tensor, cut: int) -> torch.Tensor:
-    """The ideal DCG at `cut` of each query, [B], from the grades of its known positives (0: padding). 1 if it would be 0."""
-    best_BK = grades_BK.sort(1, descending=True).values
+    """The ideal DCG at `cut` of each query, float64 [B], from the grades of its known positives (0: padding). 1 if it would be 0.
+
+    2^grade is finite in float64 up to a grade of 1,023, in float32 up to 127.
+    """
+    best_BK = grades_BK.double().sort(1, descending=True).values
     dcg_BK = (best_BK.exp2() - 1) * rank_gains(best_BK.shape[1], "ndcg", cut)
     ideal_B = dcg_BK.cumsum(1)[:, -1]
     return torch.where(ideal_B > 0, ideal_B, 1.0)
@@ -63,6 +66,7 @@ def pair_weights(
     if gains_L is not None:
         weight_PL = weight_PL * (gains_L[place_P].unsqueeze(1) - gains_L).abs()
     if ideal_B is not None:
-        power_BL = grades_BL.float().exp2()
-        weight_PL = weight_PL * (power_BL[query_P, place_P].unsqueeze(1) - power_BL[query_P]).abs() / ideal_B[query_P].unsqueeze(1)
+        power_BL = grades_BL.double().exp2()
+        share_PL = (power_BL[query_P, place_P].unsqueeze(1) - power_BL[query_P]).abs() / ideal_B[query_P].unsqueeze(1)
+        weight_PL = weight_PL * share_PL.float()
     return weight_PL

@@ -96,6 +96,17 @@ def test_equals_plain_loops_and_so_does_every_gradient(metric: str | None) -> No
     assert min(several, none, ties, graded) > 50  # the cases are what they should be
 
 
+@pytest.mark.parametrize("grade", [3, 126, 1000])
+def test_grades_up_to_the_largest_that_prepare_takes(grade: int) -> None:
+    """2^128 is infinite in float32: the loss was NaN, and 0 where only the ideal DCG was infinite."""
+    case = ([[0.5, 0.1, -0.3, 0.2]], [[grade, 0, grade - 1, 0]], [[grade] * 12])
+    loss, scores_BL = loss_of(case, "ndcg", 10)
+    expected, (slope,) = reference_loss(case, "ndcg", 10)
+    assert loss.item() == pytest.approx(expected, rel=1e-5) and expected > 0.001
+    loss.backward()
+    assert scores_BL.grad is not None and scores_BL.grad[0, :4].tolist() == pytest.approx(slope, rel=1e-4, abs=1e-7)
+
+
 def test_a_case_by_hand() -> None:
     """Ranks 1 to 3, the third relevant, MRR: pairs weigh 2/3 and 1/6; the loss is their mean."""
     loss, _ = loss_of(([[2.0, 1.0, 0.0]], [[0, 0, 1]], [[1]]), "mrr", 3)

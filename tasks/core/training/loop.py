@@ -5,6 +5,7 @@ that was killed and resumes from its last checkpoint ends with the same bits as 
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -255,7 +256,8 @@ def is_plotted(step: int, steps: int) -> bool:
 
 
 def live_curves(folder: Path) -> Live:
-    """DVCLive, writing curves into `folder` and nothing else."""
+    """DVCLive, writing curves into `folder` and nothing else, also for a user who has a token of DVC Studio."""
+    os.environ["DVC_STUDIO_OFFLINE"] = "1"
     return Live(str(folder), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False)
 
 
