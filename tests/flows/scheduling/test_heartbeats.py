@@ -75,12 +75,13 @@ def ask(url: str, path: str, **query: Any) -> Any:
 
 
 def runs(url: str, deployment: str) -> list[tuple[str, str]]:
-    """State and message of the deployment's run, then of the pipeline in it."""
+    """State and message of the deployment's run, then of the last pipeline in it: the first one only prepares the data."""
     (record,) = ask(url, "/deployments/filter", deployments={"name": {"any_": [deployment]}})
     outer = ask(url, "/flow_runs/filter", flow_runs={"deployment_id": {"any_": [record["id"]]}})
     started = [run for run in outer if run["state"]["type"] != "SCHEDULED"]
     inner = ask(url, "/flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run["id"] for run in started]}}) if started else []
-    return [(run["state"]["name"], run["state"]["message"] or "") for run in (*started, *inner)]
+    last = sorted(inner, key=lambda run: str(run["start_time"]))[-1:]
+    return [(run["state"]["name"], run["state"]["message"] or "") for run in (*started, *last)]
 
 
 def ancestors(process: int) -> list[int]:
