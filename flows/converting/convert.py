@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from flows.batches.pairs_files import ROOT
 from flows.batches.places import new_place
 from flows.batches.records import quote_id
 from flows.converting import tables
@@ -117,9 +118,9 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
 def convert_source(folder: Path, source: str) -> Mapping[str, Any]:
     """Write a data set that stage prepare can read to `folder`; return the answer of tasks.prepare.commands.beir_folder."""
     refuse_place(folder)
-    spec = parse_dataset(source)
-    with new_place(folder) as new_folder:
-        answer: Mapping[str, Any] = ask("tasks.prepare.commands.beir_folder", {"source": str(spec), "folder": str(new_folder)})
+    question = {"source": str(parse_dataset(source))}
+    with new_place(folder) as new_folder:  # any folder may be the current one, and have a tasks.py of the user
+        answer: Mapping[str, Any] = ask("tasks.prepare.commands.beir_folder", {**question, "folder": str(new_folder)}, code=ROOT)
     return answer
 
 

@@ -60,14 +60,15 @@ def typed_command() -> str:
     return os.environ.get(TYPED) or shlex.join(["retemper", *arguments])
 
 
-def ask(module: str, question: Mapping[str, Any]) -> Any:
-    """Run `python -m module` of the project's own code on one JSON object. Return its answer, the last line that it prints.
+def ask(module: str, question: Mapping[str, Any], *, code: Path | None = None) -> Any:
+    """Run `python -m module` of the project's own code, or of that in the folder `code`, on one JSON object. Return its answer, the last
+    line that it prints.
 
     SystemExit if it ends with a user's mistake, which it has printed.
     """
-    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
+    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(code or Path.cwd()), os.environ.get("PYTHONPATH", "")])))
     env[ASKED_BY] = str(os.getpid())
-    command = [sys.executable, "-m", module]
+    command = [sys.executable, *(["-P"] if code else []), "-m", module]  # -P: without the current folder
     result = subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, env=env, text=True, check=False)
     if result.returncode == USER_ERROR:
         raise SystemExit(USER_ERROR)

@@ -15,9 +15,10 @@ from typing import Any
 import datasets
 import pytest
 
-from flows.converting.convert import Converted, Inputs, convert, parse_qrels, shares_of
+from flows.converting.convert import Converted, Inputs, convert, convert_source, parse_qrels, shares_of
 from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
+from tasks.core.sources.forgotten import HEAD, mark
 from tasks.core.text.plain import Shares
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.negatives import write_official
@@ -363,3 +364,13 @@ def test_files_are_the_same_whatever_the_seed_of_hashes(tmp_path: Path, write: W
     command = [sys.executable, "-c", SEEDED, tmp_path / "there", path]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
+
+
+def test_a_tasks_module_of_the_user_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery's, for example. Records that the project here has forgotten stay out."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.py").write_text("raise RuntimeError\n")
+    (tmp_path / "faq.csv").write_text("id,question,answer\n1,who?,me\n2,where?,here\n")
+    (tmp_path / "forgotten.txt").write_text(f"{HEAD}document {mark('document', '2')} 2026-11-30\n")
+    assert convert_source(Path("out"), "pairs:faq.csv")["documents"] == 1
+    assert [json.loads(line)["text"] for line in (tmp_path / "out/corpus.jsonl").open()] == ["me"]
