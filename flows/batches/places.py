@@ -15,8 +15,10 @@ from tasks.core.files import new_folder
 def new_place(folder: Path) -> Iterator[Path]:
     """Yield an empty temporary folder of this process alone; on success it becomes `folder`, which is new or empty.
 
-    Raises UserError if something else was put there meanwhile, and leaves it alone.
+    Raises UserError if it is a mount point, which nothing can replace, or if something else was put there meanwhile, which stays.
     """
+    if folder.is_mount():
+        raise UserError(f"{folder}: found a mount point, expected a new folder; name one below it: {folder / 'data'}")
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         complete = scratch / folder.name

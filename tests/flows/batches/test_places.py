@@ -46,3 +46,15 @@ def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
         with new_place(folder) as second:
             (second / "second").write_text("2")
     assert [path.name for path in folder.iterdir()] == ["second"]
+
+
+def test_a_mount_point_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a container's volume: no folder can take its place."""
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")
+    message = f"^{tmp_path}/out: found a mount point, expected a new folder; name one below it: {tmp_path}/out/data$"
+    with pytest.raises(UserError, match=message), new_place(tmp_path / "out"):
+        pytest.fail("hours of work")
+    with new_place(tmp_path / "out/data") as place:
+        (place / "a").write_text("1")
+    assert (tmp_path / "out/data/a").exists()
