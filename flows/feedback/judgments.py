@@ -54,7 +54,8 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
     if not path.exists():
         raise UserError(f"{path}: not found; retemper run writes data/failures/suspects/SPLIT.csv")
     for at, cells, delimiter in csv_rows(path, COLUMNS, f"a header with {', '.join(COLUMNS)}"):
-        query, doc, score = (str(cells[name] or "").strip() for name in COLUMNS)
+        query, doc, score = (str(cells[name] or "") for name in COLUMNS)
+        score = score.strip()  # ids stay as they are: with prepare.ids: escape, white space tells them apart
         if None in cells:
             raise UserError(f"{at}: found more cells than columns, expected a cell with {NAMES[delimiter]} in quotes; fix that line")
         if not score:
@@ -62,7 +63,7 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
             continue
         if not is_grade(score) or int(score) < 0:
             raise UserError(f"{at}: found score {score[:SHOWN]!r}, expected 0 (not relevant), 1, or more, up to {MOST:,}; fix that line")
-        if not query or not doc or any(mark in query + doc for mark in "\t\r\n\0"):
+        if not query.strip() or not doc.strip() or any(mark in query + doc for mark in "\t\r\n\0"):
             raise UserError(
                 f"{at}: found query-id {query[:SHOWN]!r} and corpus-id {doc[:SHOWN]!r}, expected two ids without tabs, "
                 "line ends, and NUL; fix that line"

@@ -141,3 +141,11 @@ def test_one_score_written_in_two_ways_is_one(tmp_path: Path) -> None:
     path.write_text(f"query-id,corpus-id,score,text\nq1,d1,01\nq1,d1,1,{'x' * 200_000}\n")
     assert take_in(path, tmp_path / "batch", "dev") == (1, 0)
     assert (tmp_path / "batch/qrels/dev.tsv").read_text() == "query-id\tcorpus-id\tscore\nq1\td1\t1\n"
+
+
+def test_ids_keep_their_white_space(tmp_path: Path) -> None:
+    """With prepare.ids: escape, "d1" and "d1 " are two documents."""
+    path = tmp_path / "dev.csv"
+    path.write_text('query-id,corpus-id,score\nq1,d1 , 1 \n" q1",d1,0\n')
+    assert take_in(path, tmp_path / "batch", "dev") == (2, 0)
+    assert (tmp_path / "batch/qrels/dev.tsv").read_text() == "query-id\tcorpus-id\tscore\nq1\td1 \t1\n q1\td1\t0\n"
