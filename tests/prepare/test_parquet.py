@@ -1,6 +1,7 @@
 """Parquet folders from elsewhere, Hugging Face datasets saved on disk, and our own format read back."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -230,4 +231,14 @@ def test_a_column_of_two_that_have_its_name_is_refused(prepare: Any, tmp_path: P
     columns = [pa.array(["a"]), pa.array(["x"]), pa.array(["y"])]
     pq.write_table(pa.Table.from_arrays(columns, ["_id", "text", "text"]), tmp_path / "in/corpus.parquet")
     with pytest.raises(UserError, match=r"corpus.parquet: found column text 2 times, expected it once; rename or drop one"):
+        prepare(f"parquet:{tmp_path / 'in'}")
+
+
+def test_qrels_that_would_be_refused_are_not_asked_for(prepare: Any, tmp_path: Path) -> None:
+    write_tables(tmp_path / "in")
+    shutil.rmtree(tmp_path / "in/qrels")
+    with pytest.raises(UserError, match=r"qrels: not found, expected qrels/SPLIT.parquet; add one"):
+        prepare(f"parquet:{tmp_path / 'in'}")
+    write_columns(tmp_path / "in/qrels.parquet", TEST)
+    with pytest.raises(UserError, match=r"qrels.parquet: found qrels of an unknown split, expected qrels/train.parquet"):
         prepare(f"parquet:{tmp_path / 'in'}")

@@ -49,7 +49,7 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
     if not any((folder / f"{name}{end}").exists() for name in ("qrels", "default") for end in ("", ".parquet")):
         if not needs_qrels:
             return Source(partial(documents, corpus), {}, {}, parts=partial(parts, corpus))
-        raise UserError(f"{folder / 'qrels'}: not found, expected qrels.parquet or qrels/SPLIT.parquet; add one, or {MAKE_QUERIES}")
+        raise UserError(f"{folder / 'qrels'}: not found, expected qrels/SPLIT.parquet; add one, or {MAKE_QUERIES}")
     texts = _by_split(_tables(folder, "queries"))
     tables = _tables(folder, "qrels", "default")
     if unknown := [files[0] for key, files in tables.items() if key not in SPLIT_NAMES]:
