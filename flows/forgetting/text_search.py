@@ -5,6 +5,7 @@ import html
 import json
 import mmap
 import os
+import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ TEXT_TYPES = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
 )
+ESCAPE = re.compile(r"\\u([0-9a-f]{4})")  # of json.dumps
 UNSEEN = (".git", ".venv", "__pycache__", "node_modules")
 
 
@@ -54,8 +56,13 @@ def as_cells(texts: Iterable[str]) -> pa.Array:
 
 
 def _forms(text: str) -> set[bytes]:
-    """A text in UTF-8, as it is in plain files, JSON, CSV, and HTML; our own pages write quotes in another way than others."""
-    in_json = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    """A text in UTF-8, as it is in plain files, JSON, CSV, and HTML; our own pages write quotes in another way than others.
+
+    In JSON, PHP escapes slashes, and .NET and Java write escapes in capitals.
+    """
+    escaped, plain = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    capitals = ESCAPE.sub(lambda match: f"\\u{match[1].upper()}", escaped)
+    in_json = (escaped, plain, capitals, *(form.replace("/", "\\/") for form in (escaped, plain)))
     in_html = html.escape(text), str(markupsafe.escape(text))
     return {form.encode(errors="surrogatepass") for form in (text, *in_json, text.replace('"', '""'), *in_html)}
 

@@ -113,3 +113,13 @@ def test_an_unreadable_file_is_named_and_one_that_is_gone_is_not(tmp_path: Path)
     paths = [tmp_path, tmp_path / "gone"]
     assert list(text_search.having_texts(paths, text_search.needles(["a text"]), unreadable.append)) == []
     assert unreadable == [tmp_path]
+
+
+def test_json_of_other_writers_is_searched(tmp_path: Path) -> None:
+    text = "Müller GmbH, Hauptstraße 5/7, 12345 Köln"
+    (tmp_path / "php.json").write_text(json.dumps(text).replace("/", "\\/"))
+    (tmp_path / "php-unicode.json").write_text(json.dumps(text, ensure_ascii=False).replace("/", "\\/"))
+    (tmp_path / "java.json").write_text(
+        json.dumps(text).replace("\\u00fc", "\\u00FC").replace("\\u00df", "\\u00DF").replace("\\u00f6", "\\u00F6")
+    )
+    assert found(tmp_path, text) == {"php.json", "php-unicode.json", "java.json"}
