@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flows.batches import records
-from flows.batches.records import Document, Files, Judged, Negative, Query, Wrong, files_of
+from flows.batches.records import Document, Files, Form, Judged, Negative, Query, Wrong, files_of
 from tasks.core.sources.forgotten import mark
 from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.text.plain import plain
@@ -147,12 +147,12 @@ class Known:
     def __init__(self, size: int, marks: Collection[str] = ()) -> None:
         self.marks = marks
         self.sampled_documents, self.sampled_queries = Sample(size), Sample(size)
-        self.folders: list[Path] = []
+        self.files: list[Files] = []
         self._parts: list[tuple[tuple[bool, str], Part]] = []  # (batch or not, name), ascending: the order of the merge
 
-    def add(self, folder: Path, *, batch: bool = True) -> None:
-        """Add a folder: the data set itself, or a `batch`. Malformed lines are skipped; the next reader reports them."""
-        files, part = files_of(folder), Part()
+    def add(self, folder: Path, *, batch: bool = True, form: Form | None = None) -> None:
+        """Add a folder: the data set itself, of this `form`, or a `batch`. Malformed lines are skipped; the next reader reports them."""
+        files, part = files_of(folder, form), Part()
         reader = Reader(files, self.marks)
         for split in files.qrels:
             for lines in blocks(reader.judgments(split, ignore_line)):
@@ -162,7 +162,7 @@ class Known:
             self.sampled_documents.add(keys.tolist(), texts)
         for query_block in blocks(reader.queries(ignore_line)):
             self.sampled_queries.add(part.add_queries(query_block).tolist(), [query.text for query in query_block])
-        self.folders.append(folder)
+        self.files.append(files)
         insort(self._parts, ((batch, folder.name), part), key=itemgetter(0))
 
     def parts(self, name: str = "", other: Part | None = None) -> list[Part]:
@@ -180,11 +180,11 @@ class Known:
         return _any(keys, [part.queries for _, part in self._parts])
 
 
-def query_names(folders: Iterable[Path], keys: Collection[int]) -> dict[int, str]:
-    """Ids of queries by their hashes, read from the folders again."""
+def query_names(read: Iterable[Files], keys: Collection[int]) -> dict[int, str]:
+    """Ids of queries by their hashes, read from the files again."""
     names: dict[int, str] = {}
-    for folder in folders if keys else ():
-        for block in blocks(records.queries(files_of(folder), ignore_line)):
+    for files in read if keys else ():
+        for block in blocks(records.queries(files, ignore_line)):
             ids = [query.id for query in block]
             names |= {key: name for key, name in zip(hashes(ids).tolist(), ids, strict=True) if key in keys}
     return names

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.batches.pairs_files import code_digest, origin
-from flows.batches.records import Files, beir_lines, files_of, lines
+from flows.batches.records import Files, Form, beir_lines, files_of, lines
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.params.safe_yaml import HALVES
@@ -43,22 +43,22 @@ def absolute(source: str, project: Path) -> str:
     return source
 
 
-def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
+def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP, *, form: Form | None = None) -> None:
     """Merge folders into the BEIR folder `out`: documents and queries by _id, the rest by (query, document); the later folder wins.
-    What one folder has twice, and not equal, stays twice.
+    What one folder has twice, and not equal, stays twice. `form`: of the first folder, a data set; batches tell theirs.
 
     The order is that of first appearance. Qrels get a fourth column, weight, if any part has one; it is 1 for the other parts. Ids and
     lines are in a temporary database on disk, so memory does not grow with the corpus. If the same code has merged them before, nothing
     is done. Raises UserError for a malformed line.
     """
     parts: dict[str, list[Part]] = {"corpus.jsonl": [], "queries.jsonl": []}
-    for folder in folders:
-        files = files_of(folder)
+    for number, folder in enumerate(folders):
+        files = files_of(folder, None if number else form)
         by_name = {"corpus.jsonl": files.documents, "queries.jsonl": files.queries, NEGATIVES: files.negatives}
         for name, path in (by_name | {f"qrels/{split}.tsv": path for split, path in files.qrels.items()}).items():
             if path:
                 parts.setdefault(name, []).append((files, path))
-    stamps: dict[str, Any] = {name: [_stamp(path) for _, path in members] for name, members in parts.items()}
+    stamps: dict[str, Any] = {name: [_stamp(files, path) for files, path in members] for name, members in parts.items()}
     stamps["code"] = code_digest("flows.batches.merge", "flows.batches.records")
     if out.is_dir() and stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")) == stamps:
         return
@@ -90,23 +90,24 @@ def _name_own_files(message: str, project: Path) -> str:
     merged = read_json(project / STAMP) if match and (project / STAMP).exists() else {}
     if not match or match[1] not in merged:
         return message
-    paths = [Path(path) for path, *_ in merged[match[1]]]
+    parts: list[tuple[Path, Form]] = [(Path(path), form) for path, form, *_ in merged[match[1]]]
     if match[2]:
         with (project / OUT / match[1]).open(encoding="utf-8") as handle:
             line = next(islice(handle, int(match[2]) - 1, None), "").rstrip("\n")
-        paths = next(([path] for path in reversed(paths) if _has_line(path, line)), paths)
-    names = f"{', '.join(str(origin(path)) for path in paths[-NAMED:])}{f' and {len(paths) - NAMED} earlier' if len(paths) > NAMED else ''}"
+        parts = next(([part] for part in reversed(parts) if _has_line(*part, line)), parts)
+    earlier = f" and {len(parts) - NAMED} earlier" if len(parts) > NAMED else ""
+    names = f"{', '.join(str(origin(path)) for path, _ in parts[-NAMED:])}{earlier}"
     return f"{message} (merged from {names}; to exclude a batch, begin its name with a dot)"
 
 
-def _has_line(path: Path, merged_line: str) -> bool:
-    files = files_of(path.parent.parent if path.parent.name == "qrels" else path.parent)
+def _has_line(path: Path, form: Form, merged_line: str) -> bool:
+    files = files_of(path.parent.parent if path.parent.name == "qrels" else path.parent, form)
     return any(merged_line in (line, f"{line}\t1") for _, line in _lines(files, path))
 
 
-def _stamp(path: Path) -> list[str | int]:
+def _stamp(files: Files, path: Path) -> list[str | int]:
     status = path.stat()
-    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+    return [str(path.resolve()), "csv" if files.csv else "beir", status.st_size, status.st_mtime_ns]
 
 
 def _merge_lines(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:

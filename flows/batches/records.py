@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tasks.core.errors import UserError
 from tasks.core.files import open_unpacked
@@ -33,6 +33,7 @@ NAMES = ("corpus", "queries")
 SHOWN = 60  # characters of a wrong line that a message quotes
 
 Wrong = Callable[[str], None]  # is passed one line for each malformed line
+Form = Literal["beir", "csv"]
 
 
 class Document(NamedTuple):
@@ -77,15 +78,17 @@ class Files:
         return [path for path in (self.documents, self.queries, *self.qrels.values(), self.negatives) if path]
 
 
-def files_of(folder: Path) -> Files:
-    """Find the files of a batch. Raises UserError for two files of one kind, or qrels of an unknown split."""
-    tables = any(plain_or_gz(folder, f"{name}{end}") for name in NAMES for end in (".csv", ".tsv"))
-    in_csv = tables or bool(plain_or_gz(folder / "qrels", "*.csv") or plain_or_gz(folder, "negatives.csv"))
+def files_of(folder: Path, form: Form | None = None) -> Files:
+    """Find the files of a data set of this `form`; other files are not read, as in prepare. Without it, those of a batch, which tell it.
+
+    Raises UserError for two files of one kind, qrels of an unknown split, or a batch of two forms.
+    """
+    tables = plain_or_gz(folder, *(f"{name}{end}" for name in NAMES for end in (".csv", ".tsv")))
+    csv_files = tables or plain_or_gz(folder / "qrels", "*.csv") or plain_or_gz(folder, "negatives.csv")
+    in_csv = form == "csv" if form else bool(csv_files)
     ends = (".csv", ".tsv") if in_csv else (".jsonl",)
     by_name = {name: plain_or_gz(folder, *(f"{name}{end}" for end in ends)) for name in NAMES}
-    json_files = plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES)) if in_csv else []
-    csv_files = [file for files in by_name.values() for file in files] or plain_or_gz(folder / "qrels", "*.csv")
-    if json_files:
+    if csv_files and not form and (json_files := plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES))):
         raise UserError(f"{json_files[0]}: {csv_files[0].name} exists too, expected either JSON lines or CSV; put them into two batches")
     negative_files = plain_or_gz(folder, *(("negatives.csv", "negatives.tsv") if in_csv else ("negatives.tsv",)))
     for files in (*by_name.values(), negative_files):
@@ -94,6 +97,11 @@ def files_of(folder: Path) -> Files:
     qrels = split_qrels(folder, *((".csv", ".tsv") if in_csv else (".tsv",)))
     documents, queries = (next(iter(by_name[name]), None) for name in NAMES)
     return Files(in_csv, documents, queries, qrels, next(iter(negative_files), None))
+
+
+def form_of(spec: str) -> Form:
+    """The form of the folder with a data set's records; a file of pairs is converted to BEIR's."""
+    return "csv" if spec.startswith("csv:") else "beir"
 
 
 def files_without_header(files: Files) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.batches.merge import absolute, merge_folders
+from flows.batches.records import form_of
 from flows.intake import inbox, inspection, settings
 from flows.parameters.sources import Memory, describe, list_dataset
 from tasks.core.errors import UserError
@@ -48,7 +49,7 @@ class Inbox:
             return Data(self._source, self._describe(self._source), ())
         out = self._place(names)
         folders = [inbox.data_folder(intake(), self._source, Path.cwd()), *(self.batches[name] for name in names)]
-        merge_folders(folders, out / "merged", out / "stamp.json")
+        merge_folders(folders, out / "merged", out / "stamp.json", form=form_of(self._source))
         spec = f"beir:{(out / 'merged').resolve()}"
         return Data(spec, self._describe(spec), names)
 

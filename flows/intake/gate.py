@@ -170,10 +170,10 @@ class _Checking:
         before = foresee(self.known.parts(), self.settings)
         after = foresee(self.known.parts(self.folder.name, self.part), self.settings)
         if self.settings.leaks == "refuse":
-            _check_leaks(before, after, self.findings, part=self.part, folders=[*self.known.folders, self.folder])
+            _check_leaks(before, after, self.findings, part=self.part, read=[*self.known.files, self.files])
         if self.settings.coverage:
-            folders = [*self.known.folders, self.folder]
-            _check_answers(before, after, self.findings, coverage=self.settings.coverage, folders=folders)
+            read = [*self.known.files, self.files]
+            _check_answers(before, after, self.findings, coverage=self.settings.coverage, read=read)
         _check_splits(before, after, self.findings, files=self.files, folder=self.folder)
         if not after.texts and (before.texts or self.settings.whole):
             self.findings.add(VOID, f"{self.files.documents}: would leave no document with a title or a text, expected at least one")
@@ -247,10 +247,10 @@ def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], values:
                 yield judgment, other
 
 
-def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part: Part, folders: Sequence[Path]) -> None:
+def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part: Part, read: Sequence[Files]) -> None:
     """Find training queries that would also be in dev or test once the batch, `part`, is merged, and are not yet.
 
-    Their ids are read from the `folders`, of which the last one with a query counts.
+    Their ids are in the files to `read`; the last one with a query counts.
     """
     new_leaks = {query: text for query, text in after.leaked.items() if query not in before.leaked}
     if not new_leaks:
@@ -272,17 +272,17 @@ def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part:
             lines[query] = "has the text of a query of dev or test"
         else:
             lines[other] = "has the text of a query of train"
-    names = query_names(folders, lines.keys())
+    names = query_names(read, lines.keys())
     for name, line in sorted((names[query], line) for query, line in lines.items()):
         findings.add(LEAKS, f"query {name!r} {line}")
 
 
-def _check_answers(before: Foreseen, after: Foreseen, findings: Findings, *, coverage: str, folders: Sequence[Path]) -> None:
+def _check_answers(before: Foreseen, after: Foreseen, findings: Findings, *, coverage: str, read: Sequence[Files]) -> None:
     """Find queries of dev and test that would have no answers once the batch is merged, and are not there yet: evaluate would fail, after
     the training. Dev queries of a click log are not measured with the others.
     """
     for split, queries in after.unanswered.items():
-        names = query_names(folders, {*queries} - {*before.unanswered[split]})
+        names = query_names(read, {*queries} - {*before.unanswered[split]})
         for name in sorted(name for name in names.values() if split != "dev" or not is_click(name)):
             remedy = f"expected at least one, as evaluate.measures has {coverage}; add `answers` to its line in queries.jsonl"
             findings.add(UNANSWERED, f"query {name!r} of {split} has no answers, {remedy}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from flows.batches.foreseen import settings_of
 from flows.batches.known import Known
 from flows.batches.merge import OUT, absolute, merge_folders
+from flows.batches.records import form_of
 from flows.intake.gate import may_arrive_later
 from flows.intake.inspection import Inbox, Say
 from flows.intake.settings import Intake
@@ -75,7 +76,7 @@ def take_in(
         if good and intake.mode == "append":
             doing(f"inbox: {len(paths)}/{len(paths)} batches, {counts(batches)}; now merging")
             try:
-                merge_folders(inbox.folders([*inbox.sources, *good]))
+                merge_folders(inbox.folders([*inbox.sources, *good]), form=form_of(spec))
             except (UserError, OSError):
                 if all(inbox.stamp(path) == batch.stamp for path, batch in _with_paths(inbox, batches)):
                     raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from flows.batches.foreseen import Settings
 from flows.batches.known import Known
 from flows.batches.pairs_files import PairsFiles, is_batch, name_pairs_file
-from flows.batches.records import files_of
+from flows.batches.records import files_of, form_of
 from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
@@ -220,7 +220,7 @@ class Inbox:
         """The data set and the `accepted` batches."""
         known = Known(2 * self.intake.gate.sample, self.marks)
         for folder in self.folders(self.sources):
-            known.add(folder, batch=False)
+            known.add(folder, batch=False, form=form_of(self.spec))
         for folder in self.folders(accepted) if self.intake.mode == "append" else ():
             known.add(folder)
         return known

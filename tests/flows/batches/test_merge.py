@@ -258,3 +258,26 @@ def test_the_path_of_a_source_is_made_absolute_and_its_columns_stay(tmp_path: Pa
     assert absolute("pairs:faq.csv#query=Frage", tmp_path) == f"pairs:{tmp_path / 'faq.csv'}#query=Frage"
     assert absolute("beir:a#query=b", tmp_path) == f"beir:{tmp_path / 'a#query=b'}"
     assert absolute("irds:beir/scifact", tmp_path) == "irds:beir/scifact"
+
+
+@pytest.mark.parametrize("form", ["beir", "csv"])
+def test_a_data_set_is_read_in_the_form_that_its_spec_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Files of the other form beside it, such as topics for another tool, are not read by prepare either."""
+    monkeypatch.chdir(tmp_path)
+    base = write_beir(tmp_path / "base", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
+    tables = {"corpus.csv": "id,text\nt1,table\n", "queries.tsv": "id\ttext\nt2\tnumber\n", "qrels/dev.csv": "query,doc,grade\nt2,t1,1\n"}
+    for name, text in tables.items():
+        (base / name).write_text(text)
+    if form == "csv":
+        (base / "qrels/dev.tsv").unlink()  # which would be a second file of the split
+    (tmp_path / "base/negatives.csv").write_text("query,doc\n")
+    write_beir(tmp_path / "inbox/1", {"d2": "two"})
+    known = "d1" if form == "beir" else "t1"
+    (tmp_path / "inbox/1/qrels/dev.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t{known}\t1\n")
+    if form == "csv":
+        (tmp_path / "inbox/1/queries.jsonl").write_text('{"_id": "q1", "text": "what"}\n')
+    (batch,) = take_in(Intake(inbox="inbox"), f"{form}:base", tmp_path, say=lambda _: None).batches
+    assert batch.state == "accepted", batch.reason
+    assert list(read(tmp_path / OUT / "corpus.jsonl")) == [known, "d2"]
+    message = f"{(tmp_path / OUT).resolve()}/corpus.jsonl:1: wrong"
+    assert f"(merged from {base}/corpus.{'jsonl' if form == 'beir' else 'csv'}; " in name_batches(message, tmp_path)

@@ -139,6 +139,14 @@ def test_two_forms_in_one_batch(tmp_path: Path) -> None:
         files_of(tmp_path)
 
 
+def test_json_lines_beside_negatives_in_csv_are_two_forms(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text("")
+    (tmp_path / "negatives.csv").write_text("query,doc\n")
+    with pytest.raises(UserError, match=r"corpus.jsonl: negatives.csv exists too, expected either JSON lines or CSV"):
+        files_of(tmp_path)
+    assert files_of(tmp_path, "beir").all() == [tmp_path / "corpus.jsonl"]
+
+
 def test_a_column_said_twice_and_qrels_that_would_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "corpus.csv").write_text("id,text,text\nd1,a,b\n")
     problems: list[str] = []

@@ -191,8 +191,8 @@ def test_a_batch_that_changes_meanwhile_is_left_for_next_time(project: Path, tak
     write_beir(project / "inbox/2", {"d4": "four"})
     real, calls = inbox.merge_folders, []
 
-    def merge_and_change(folders: list[Path]) -> None:
-        real(folders)
+    def merge_and_change(folders: list[Path], **form: Any) -> None:
+        real(folders, **form)
         if not calls:
             write_beir(project / "inbox/2", {"d4": "four", "d5": "five"})
         calls.append(folders)

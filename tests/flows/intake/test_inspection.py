@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,9 +106,9 @@ def test_an_emptied_batch_that_was_trained_on_is_not_called_being_written(projec
 def test_a_batch_that_was_trained_on_and_changes_while_it_is_read_ends_the_retraining(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def merge_and_change(folders: list[Path]) -> None:
+    def merge_and_change(folders: list[Path], **form: Any) -> None:
         (project / "inbox/1/corpus.jsonl").write_text('{"_id": "three", "text": "three"}\n')
-        merge_folders(folders)
+        merge_folders(folders, **form)
 
     merge_folders = inbox.merge_folders
     assert [batch.name for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["1"]
