@@ -17,7 +17,7 @@ from typing import Any
 from flows.batches.pairs_files import code_digest, origin
 from flows.batches.records import Files, Form, beir_lines, files_of, lines
 from tasks.core.errors import UserError
-from tasks.core.files import new_folder, read_json, write_json
+from tasks.core.files import file_stamp, new_folder, read_json, write_json
 from tasks.core.params.safe_yaml import HALVES
 from tasks.core.plurals import counted
 from tasks.core.sources.columns import WEIGHT
@@ -106,8 +106,7 @@ def _has_line(path: Path, form: Form, merged_line: str) -> bool:
 
 
 def _stamp(files: Files, path: Path) -> list[str | int]:
-    status = path.stat()
-    return [str(path.resolve()), "csv" if files.csv else "beir", status.st_size, status.st_mtime_ns]
+    return [str(path.resolve()), "csv" if files.csv else "beir", *file_stamp(path)]
 
 
 def _merge_lines(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:

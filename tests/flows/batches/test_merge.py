@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,19 @@ def test_the_path_of_a_source_is_made_absolute_and_its_columns_stay(tmp_path: Pa
     assert absolute("pairs:faq.csv#query=Frage", tmp_path) == f"pairs:{tmp_path / 'faq.csv'}#query=Frage"
     assert absolute("beir:a#query=b", tmp_path) == f"beir:{tmp_path / 'a#query=b'}"
     assert absolute("irds:beir/scifact", tmp_path) == "irds:beir/scifact"
+
+
+def test_a_replaced_file_of_the_same_size_and_time_is_merged_again(tmp_path: Path) -> None:
+    """As unpacking a reproducible archive over it does."""
+    folder = write_beir(tmp_path / "1", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 0})
+    out, stamp, file = tmp_path / "out", tmp_path / "stamp.json", folder / "qrels/dev.tsv"
+    merge_folders([folder], out, stamp)
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    (folder / "new").write_text(file.read_text().replace("\t0", "\t1"))
+    (folder / "new").replace(file)
+    os.utime(file, ns=times)
+    merge_folders([folder], out, stamp)
+    assert (out / "qrels/dev.tsv").read_text().endswith("q1\td1\t1\n")
 
 
 @pytest.mark.parametrize("form", ["beir", "csv"])
