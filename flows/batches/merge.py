@@ -35,11 +35,12 @@ Part = tuple[Files, Path]  # the files of a folder, and one of them
 
 
 def absolute(source: str, project: Path) -> str:
-    """`source`, a SPEC of a data set or of articles, with its path made absolute from `project`."""
+    """`source`, a SPEC of a data set or of articles, with its path made absolute from `project`. A link to a file keeps its name."""
     kind, colon, place = source.partition(":")
     if colon and kind in (*PATH_KINDS, "dump", "jsonl"):
         file, columns = file_and_columns(place) if kind == "pairs" else (place, "")
-        return f"{kind}:{(project / local_path(file)).resolve()}{columns}"
+        path = project / local_path(file)
+        return f"{kind}:{path.parent.resolve() / path.name if path.is_file() else path.resolve()}{columns}"
     return source
 
 

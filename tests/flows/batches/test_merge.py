@@ -261,6 +261,17 @@ def test_the_path_of_a_source_is_made_absolute_and_its_columns_stay(tmp_path: Pa
     assert absolute("irds:beir/scifact", tmp_path) == "irds:beir/scifact"
 
 
+def test_a_link_to_a_file_keeps_its_name(tmp_path: Path) -> None:
+    """The name says how it is read, and DVC's or git-annex's name of the content has no ending."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/0123abcd").write_text("question,answer\nwhat?,this\n")
+    (tmp_path / "data").symlink_to(tmp_path / "store")
+    (tmp_path / "store/faq.csv").symlink_to("0123abcd")
+    assert absolute("pairs:data/faq.csv#id=", tmp_path) == f"pairs:{tmp_path}/store/faq.csv#id="
+    assert absolute("jsonl:data/faq.csv", tmp_path) == f"jsonl:{tmp_path}/store/faq.csv"
+    assert absolute("beir:data", tmp_path) == f"beir:{tmp_path}/store"
+
+
 def test_a_replaced_file_of_the_same_size_and_time_is_merged_again(tmp_path: Path) -> None:
     """As unpacking a reproducible archive over it does."""
     folder = write_beir(tmp_path / "1", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 0})
