@@ -26,6 +26,7 @@ from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest
 
 READABLE = ("beir", "csv", "pairs")
+OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")  # files that looking into a folder leaves there
 MOST_AHEAD = 86400  # seconds that a file server's clock may be ahead; a time beyond that was set by a wrong clock, and may be years away
 Say = Callable[[str], None]
 
@@ -160,7 +161,8 @@ class Inbox:
         )
 
     def is_being_written(self, path: Path) -> bool:
-        """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`.
+        """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`, hidden ones
+        too: rsync writes under such a name.
 
         Also if a file vanished meanwhile: rsync renames each one when it is complete. Each time is that of the last change on the file's
         disk (ctime): `scp -p`, `cp -a`, and tar set the other, by the clock of wherever the file was made.
@@ -168,16 +170,18 @@ class Inbox:
         try:
             if path.name.startswith("."):
                 return True
-            stats = [file.stat() for file in _files_of(path)]
+            stats = {file: file.stat() for file in _files_of(path) if file.name not in OF_SYSTEMS}
         except FileNotFoundError:
             return True
-        if not any(status.st_size for status in stats):
+        if not any(status.st_size for file, status in stats.items() if _counts(file, path)):
             return True
-        quiet_seconds = time.time() - max(status.st_ctime for status in stats)  # negative: a file server's clock is ahead of ours
+        quiet_seconds = time.time() - max(status.st_ctime for status in stats.values())  # negative: a file server's clock is ahead of ours
         return self.intake.settle_seconds > 0 and -MOST_AHEAD < quiet_seconds < self.intake.settle_seconds
 
     def stamp(self, path: Path) -> str:
-        """The source, and names, sizes, and times of a batch's files. A new stamp means a new batch; empty if a file vanished."""
+        """The source, and names, sizes, and times of a batch's files, without hidden ones. A new stamp means a new batch; empty if a file
+        vanished.
+        """
         try:
             return " ".join([self.spec, self.intake.mode, _stats_of(path)])
         except FileNotFoundError:
@@ -359,13 +363,19 @@ def kept_verdicts(folders: Sequence[Path]) -> Iterator[None]:
 
 def _is_empty(path: Path) -> bool:
     """Whether no file of a batch that exists has a byte."""
-    return path.exists() and not any(file.stat().st_size for file in _files_of(path))
+    return path.exists() and not any(file.stat().st_size for file in _files_of(path) if _counts(file, path))
 
 
 def _files_of(path: Path) -> list[Path]:
     return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
 
 
+def _counts(file: Path, path: Path) -> bool:
+    """Whether a file of a batch or source `path` may be data: those that are hidden, or of an operating system, are not."""
+    parts = file.relative_to(path).parts
+    return file.name not in OF_SYSTEMS and not any(part.startswith(".") for part in parts)
+
+
 def _stats_of(path: Path) -> str:
-    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in _files_of(path)]
+    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in _files_of(path) if _counts(file, path)]
     return " ".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in stats)

@@ -1,0 +1,57 @@
+"""Files of a batch that are no data."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.intake.inbox import accept, list_batches, take_in
+from flows.intake.settings import Gate, Intake
+from flows.intake.verdict import Batch
+
+RULE = Intake(inbox="inbox", gate=Gate(shift=None, least=2))
+SOURCE = "beir:base"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set of a document, and a batch of copies of it."""
+    monkeypatch.chdir(tmp_path)
+    for folder, ids in (("base", ["one"]), ("inbox/1", ["n1", "n2", "n3", "n4"])):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "corpus.jsonl").write_text("".join(f'{{"_id": "{name}", "text": "one"}}\n' for name in ids))
+    return tmp_path
+
+
+def take(rule: Intake = RULE) -> list[Batch]:
+    return list(take_in(rule, SOURCE, Path.cwd(), say=lambda _: None).batches)
+
+
+def accept_by_hand() -> None:
+    assert [batch.state for batch in take()] == ["quarantined"]
+    accept(RULE, SOURCE, Path.cwd(), name="1")
+    assert [batch.by for batch in take()] == ["hand"]
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "Thumbs.db", "desktop.ini", ".ipynb_checkpoints/corpus.jsonl"])
+def test_a_file_that_is_no_data_costs_no_verdict(project: Path, name: str) -> None:
+    accept_by_hand()
+    (project / "inbox/1" / name).parent.mkdir(exist_ok=True)
+    (project / "inbox/1" / name).write_text("of a file browser")
+    assert [(batch.state, batch.by) for batch in take()] == [("accepted", "hand")]
+    (project / "inbox/1/qrels").mkdir()
+    (project / "inbox/1/qrels/dev.tsv").write_text("q1\tn1\t1\n")
+    assert [batch.state for batch in take()] == ["quarantined"], "a new batch"
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "Thumbs.db", ".queries.jsonl.x7Yq2A"])
+def test_a_file_browser_writes_no_batch_and_rsync_does(project: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    rule = Intake(inbox="inbox", settle_seconds=10)
+    time.sleep(0.05)
+    (project / "inbox/1" / name).write_text("x")
+    later = (project / "inbox/1/corpus.jsonl").stat().st_ctime + 10.01
+    monkeypatch.setattr(time, "time", lambda: later)
+    states = [batch.state for batch in list_batches(rule, SOURCE, project)]
+    assert states == ["being written" if name.startswith(".queries") else "not checked"]
+    (project / "inbox/1/corpus.jsonl").unlink()
+    assert [batch.state for batch in list_batches(rule, SOURCE, project)] == ["being written"], "nothing else is there yet"
