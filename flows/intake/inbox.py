@@ -58,9 +58,10 @@ def take_in(
     inbox = (
         None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, doing=doing, processes=processes or Processes())
     )
-    paths, missing = (inbox.complete_batches(), inbox.missing()) if inbox else ([], ())
+    found, missing = (inbox.batches(), inbox.missing()) if inbox else ([], ())
+    paths = [path for path in found if inbox and not inbox.is_being_written(path)]
     if inbox:
-        inbox.refuse_unfinished({path.name for path in inbox.batches()} - {path.name for path in paths})
+        inbox.refuse_unfinished({path.name for path in found} - {path.name for path in paths})
         inbox.refuse_emptied()
     if not inbox or not paths:
         if inbox:

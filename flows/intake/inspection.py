@@ -1,5 +1,6 @@
 """The batches of an inbox, and their checks: which are complete, which have a verdict that is still valid, and what is wrong with each."""
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -85,12 +86,16 @@ class Inbox:
         return [path for path in self.batches() if not self.is_being_written(path)]
 
     def batches(self) -> list[Path]:
-        """Every batch, by name. Raises UserError if there is no inbox."""
+        """Every batch, by name; one whose name is not UTF-8 is only named in a line. Raises UserError if there is no inbox."""
         if self.intake.inbox is None:
             raise UserError(f"{FILE}: intake.inbox: missing, so there are no batches; name a folder")
         if not self.folder.is_dir():
             raise UserError(f"{FILE}: intake.inbox: {self.folder}: no such folder; create it, or give access")
-        return sorted(path for path in self.folder.iterdir() if is_batch(path))
+        paths = sorted(path for path in self.folder.iterdir() if is_batch(path))
+        names = {path: os.fsencode(path.name).decode(errors="backslashreplace") for path in paths}
+        for path in (path for path in paths if names[path] != path.name):
+            self.say(f"{self.folder}/{names[path]}: found a name that is not UTF-8, so this batch is left out; rename it")
+        return [path for path in paths if names[path] == path.name]
 
     def missing(self) -> tuple[str, ...]:
         """Batches of the last merge that are gone; those set aside by a leading dot do not count. UserError if all are: a lost mount?"""
@@ -377,5 +382,6 @@ def _counts(file: Path, path: Path) -> bool:
 
 
 def _stats_of(path: Path) -> str:
-    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in _files_of(path) if _counts(file, path)]
+    files = {file.relative_to(path).as_posix(): file for file in _files_of(path) if _counts(file, path)}
+    stats = [(os.fsencode(name).decode(errors="backslashreplace"), file.stat()) for name, file in files.items()]  # not all are UTF-8
     return " ".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in stats)

@@ -1,5 +1,6 @@
-"""Files of a batch that are no data."""
+"""Files of a batch that are no data, and batches and files whose names are not UTF-8."""
 
+import os
 import time
 from pathlib import Path
 
@@ -55,3 +56,19 @@ def test_a_file_browser_writes_no_batch_and_rsync_does(project: Path, monkeypatc
     assert states == ["being written" if name.startswith(".queries") else "not checked"]
     (project / "inbox/1/corpus.jsonl").unlink()
     assert [batch.state for batch in list_batches(rule, SOURCE, project)] == ["being written"], "nothing else is there yet"
+
+
+def test_names_that_are_not_utf8_stop_nothing(project: Path) -> None:
+    """Of an old archive, or a share of Windows."""
+    other = project / "inbox" / os.fsdecode(b"M\xe4rz")
+    other.mkdir()
+    (other / "corpus.jsonl").write_text('{"_id": "x", "text": "x"}\n')
+    (project / "inbox/1" / os.fsdecode(b"Lies mich f\xfcr.txt")).touch()
+    accept_by_hand()
+    said: list[str] = []
+    (batch,) = take_in(RULE, SOURCE, project, say=said.append).batches
+    assert (batch.name, batch.state, batch.by) == ("1", "accepted", "hand")
+    assert said == [f"{project}/inbox/M\\xe4rz: found a name that is not UTF-8, so this batch is left out; rename it"]
+    assert [batch.name for batch in list_batches(RULE, SOURCE, project)] == ["1"]
+    other.rename(project / "inbox/März")
+    assert [batch.name for batch in take()] == ["1", "März"]
