@@ -78,7 +78,8 @@ def source_notes(lines: Mapping[str, int], pairs: Mapping[str, int], unread: Seq
         names = ", ".join(str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path for path in unread)
         yield f"files that cannot be read, at least in part, so whether they have the records is unknown: {names}"
     for path in lines:
-        if git("ls-files", "--error-unmatch", path, check=False):
+        target = Path(path).resolve()  # a data set may be a repository of its own
+        if git("ls-files", "--error-unmatch", str(target), folder=target.parent, check=False):
             yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"
 
 

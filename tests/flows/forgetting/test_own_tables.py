@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.forgetting import own_tables
+from flows.repository.git import git
 from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import mark
 
@@ -65,3 +66,17 @@ def test_a_section_that_is_no_mapping_is_one_line(tmp_path: Path, monkeypatch: p
     (tmp_path / file).write_text(f"{section}: inbox\n")
     with pytest.raises(UserError, match=rf"^{file}: {section}: found 'inbox', expected a mapping; fix it$"):
         list(own_tables.own_sources())
+
+
+def test_a_data_set_in_a_repository_of_its_own_has_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("project", "data"):
+        (tmp_path / name).mkdir()
+        git("init", "--quiet", folder=tmp_path / name)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / "data" / name).touch()
+    git("add", "corpus.jsonl", folder=tmp_path / "data")
+    monkeypatch.chdir(tmp_path / "project")
+    (tmp_path / "project/params.yaml").write_text("dataset: {source: 'beir:../data'}\n")
+    files = [str(tmp_path / "data" / name) for name in ("corpus.jsonl", "queries.jsonl")]
+    (note,) = own_tables.source_notes(dict.fromkeys(files, 1), {}, [])
+    assert note.startswith(f"{files[0]}: git has earlier versions of it")
