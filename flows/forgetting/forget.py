@@ -31,7 +31,7 @@ from flows.forgetting.holdings import (
     remote_places,
     same_texts,
 )
-from flows.forgetting.own_tables import own_sources, records_in_inbox, source_notes, withdraw_records
+from flows.forgetting.own_tables import own_sources, records_in_inbox, source_notes, unavailable_places, withdraw_records
 from flows.forgetting.strays import Strays, find_strays, remove_strays
 from flows.process import locks
 from flows.process.display import text_table
@@ -86,6 +86,7 @@ class Plan:
     folders: tuple[Path, ...]
     runs: tuple[Path, ...]  # entries of the run cache
     strays: Strays
+    unavailable: tuple[str, ...] = ()  # a line for each place of the user's own tables that may have records, and cannot be read
     notes: list[str] = field(default_factory=list)
 
 
@@ -120,7 +121,9 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         remove(plan, store, root)
         source_folders = [folder for _, folders in plan.sources for folder in folders]
         remove_strays(plan.strays, store, tell)
-        remaining = plan.strays.remaining(tell)
+        for line in plan.unavailable:
+            tell(line)
+        remaining: list[object] = [*plan.unavailable, *plan.strays.remaining(tell)]
         remaining += check(holdings.texts, store, root, trees=trees, folders=source_folders, tell=tell)
         if remaining:
             holdings.after_removal().save(FOUND)
@@ -159,7 +162,8 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     if "document" in kinds:
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
     strays = find_strays(holdings.texts, entries, store, oids=oids, trees=trees)
-    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs, strays)
+    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs, strays, tuple(unavailable_places()))
+    plan.notes += plan.unavailable
     plan.notes += [f"{corpus}: neither in the cache nor on a remote, so what was made from it is unknown" for corpus in holdings.unread]
     if others := same_texts(entries, store, marks, texts=holdings.texts, outs=holdings.outs | set(strays.own.values())):
         shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")

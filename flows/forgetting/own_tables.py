@@ -13,6 +13,7 @@ from tasks.core.sources.datasets import local_path
 from tasks.core.sources.pairs import file_and_columns, is_pairs_file
 
 SETTINGS = Path("retraining.yaml")
+ACCEPTED = Path(".retemper/accepted")  # verdicts on batches of the inbox
 FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tables
 
 
@@ -31,8 +32,31 @@ def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 def inbox_entries() -> list[Path]:
     """The entries of the inbox, by name; none without an inbox."""
+    inbox = _inbox()
+    return sorted(path.absolute() for path in inbox.glob("*")) if inbox else []
+
+
+def unavailable_places() -> Iterator[str]:
+    """A line for the data set's folder, and one for the inbox, if it cannot be read now: a share may not be mounted."""
+    kind, _, place = _source().partition(":")
+    remedy = "may still have the records; mount it, then run retemper forget again"
+    if kind in FOLDERS and _is_empty(local_path(place)):
+        yield f"dataset.source {kind}:{place}: unavailable, so it {remedy}"
+    inbox = _inbox()
+    if inbox and not inbox.is_dir():
+        yield f"intake.inbox {inbox}: unavailable, so its batches {remedy}"
+    elif inbox and _is_empty(inbox) and not _is_empty(ACCEPTED):
+        yield f"intake.inbox {inbox}: found no batch, so those accepted before {remedy}, or if there are none: rm -r {ACCEPTED}"
+
+
+def _inbox() -> Path | None:
     inbox = _section(SETTINGS, "intake").get("inbox")
-    return sorted(path.absolute() for path in local_path(str(inbox)).glob("*")) if inbox else []
+    return local_path(str(inbox)) if inbox else None
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder is missing, or has nothing in it, like the mount point of an unavailable disk."""
+    return not folder.is_dir() or not any(folder.iterdir())
 
 
 def source_places(tree: Path) -> list[Path]:

@@ -277,3 +277,14 @@ def test_a_corrupt_gzip_in_the_inbox_is_named(
     error = capfd.readouterr().err
     assert (exit_info.value.code, error.count("\n")) == (2, 1)
     assert error.startswith(f"retemper: {file}: corrupt gzip (") and error.endswith("; replace or remove it, then run again\n")
+
+
+def test_a_source_that_is_not_mounted_leaves_work_to_do(dvc_project: Any, tiny_corpus: Any, tmp_path: Path) -> None:
+    document = next(iter(tiny_corpus.qrels["train"].values()))
+    Path("beir").rename(tmp_path / "beir")
+    result = dvc_project.retemper("forget", document, "--yes")
+    line = "dataset.source beir:beir: unavailable, so it may still have the records; mount it, then run retemper forget again"
+    assert result.status == 1 and f"note: {line}" in result.out.replace("\n", " ") and "Next: git add" not in result.out, result
+    (tmp_path / "beir").rename("beir")
+    result = dvc_project.retemper("forget", "--yes")
+    assert result.status == 0 and f'"{document}"' not in Path("beir/corpus.jsonl").read_text(), result

@@ -71,6 +71,36 @@ def test_a_section_that_is_no_mapping_is_one_line(tmp_path: Path, monkeypatch: p
 def test_a_data_set_in_a_repository_of_its_own_has_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("project", "data"):
         (tmp_path / name).mkdir()
+def test_a_folder_that_is_not_mounted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records would be believed gone. An inbox may be empty, unless it had batches."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: 'beir:share/data'}\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: share/inbox}\n")
+    remedy = "may still have the records; mount it, then run retemper forget again"
+    lines = [
+        f"dataset.source beir:share/data: unavailable, so it {remedy}",
+        f"intake.inbox share/inbox: unavailable, so its batches {remedy}",
+    ]
+    assert list(own_tables.unavailable_places()) == lines
+    for name in ("data", "inbox"):
+        (tmp_path / "share" / name).mkdir(parents=True)
+    assert list(own_tables.unavailable_places()) == lines[:1], "an empty folder, as of a mount point"
+    (tmp_path / "share/data/corpus.jsonl").touch()
+    assert list(own_tables.unavailable_places()) == []
+    (tmp_path / own_tables.ACCEPTED).mkdir(parents=True)
+    (tmp_path / own_tables.ACCEPTED / "1.json").touch()
+    (line,) = own_tables.unavailable_places()
+    assert (
+        line
+        == f"intake.inbox share/inbox: found no batch, so those accepted before {remedy}, or if there are none: rm -r .retemper/accepted"
+    )
+    (tmp_path / "share/inbox/1").mkdir()
+    assert list(own_tables.unavailable_places()) == []
+    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
+    (tmp_path / "retraining.yaml").write_text("")
+    assert list(own_tables.unavailable_places()) == []
+
+
         git("init", "--quiet", folder=tmp_path / name)
     for name in ("corpus.jsonl", "queries.jsonl"):
         (tmp_path / "data" / name).touch()
