@@ -121,13 +121,15 @@ class Entry:
 class Holdings:
     """What holds the records: objects by digest, and the outs (path, digest) that they are part of.
 
-    `ids` and `texts`: those of the records; `clean`: SHA-256 of vectors that are known to be of other documents.
+    `ids` and `texts`: those of the records; `titles`: the texts that are titles, of records without another; `clean`: SHA-256 of vectors
+    that are known to be of other documents.
     """
 
     outs: set[tuple[str, str]] = field(default_factory=set)
     oids: dict[str, str] = field(default_factory=dict)  # digest to path
     ids: set[str] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
+    titles: set[str] = field(default_factory=set)
     clean: set[str] = field(default_factory=set)
     clean_corpora: set[tuple[str, str]] = field(default_factory=set)  # that were read in full and have none of the records
     unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
@@ -169,6 +171,7 @@ def find(
     holdings.removed = earlier.removed
     may_be_removed = earlier.after_removal().removed
     holdings.unread = [corpus for corpus in holdings.unread if corpus not in may_be_removed]
+    holdings.texts -= _shared_titles(entries, store, marks, holdings=holdings)
     _add_dependents(entries, store, holdings, kinds=kinds)
     shared_oids = _kept_elsewhere(entries, store, holdings)
     holdings.oids |= earlier.oids
@@ -239,7 +242,20 @@ def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], holding
         for row in batch.take(pa.array(places, pa.int64())).to_pylist() if places else ():
             holdings.ids.add(row["id"])
             texts.add(_text(row))
+            if not row["text"].strip():
+                holdings.titles.add(_text(row))
     return texts
+
+
+def _shared_titles(entries: Iterable[Entry], store: Store, marks: Collection[str], *, holdings: Holdings) -> set[str]:
+    """The titles that other records of this project have, too, like those of a manual's pages: to look for one would find these."""
+    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA and out in holdings.outs}
+    shared, titles = set[str](), as_cells(holdings.titles)
+    for path, oid in corpora if holdings.titles else ():
+        for kind, batch in _records(path, oid, store, unread=[]):
+            rows = batch.filter(pc.is_in(batch["title"].cast(pa.binary()), titles)).to_pylist() if kind == "document" else []
+            shared |= {row["title"] for row in rows if mark(kind, row["id"]) not in marks}
+    return shared
 
 
 def _records(path: str, oid: str, store: Store, *, unread: list[str]) -> Iterator[tuple[Kind, pa.RecordBatch]]:

@@ -25,7 +25,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import delete, is_gzip, new_file, open_unpacked
 from tasks.core.sources.columns import TITLE
 from tasks.core.sources.delimiters import LARGEST_CELL, declares_delimiter, delimiter_of
-from tasks.core.sources.forgotten import mark, text_of
+from tasks.core.sources.forgotten import mark
 from tasks.core.sources.json_lines import parse_line
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
@@ -162,7 +162,7 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
 def _json_record(raw: bytes, name: str, marks: Collection[str]) -> Record:
     try:
         record = parse_line(_text(raw))
-        identity, text = str(record["_id"]), text_of(*(f"{record.get(field) or ''}" for field in ("text", "title")))
+        identity, text = str(record["_id"]), f"{record.get('text') or ''}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Record(raw, None, is_malformed=bool(raw.strip()))
     return Record(raw, text if mark(_record(name), identity) in marks else None)
@@ -200,8 +200,7 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
         elif name in ("qrels", "negatives"):
             removed = _judged(cells, (places[0], places[1]), marks)
         elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
-            title = _cell(cells, places[1]) if name == "documents" else None
-            removed = text_of(_cell(cells, places[-1]) or "", title or "")
+            removed = _cell(cells, places[-1]) or ""
         yield Record(raw, removed)
 
 

@@ -245,3 +245,14 @@ def test_tokens_of_other_queries_lead_to_no_record(store: Store) -> None:
     ]
     found = holdings.find(entries, store, {mark("query", "q2")}, kinds=["query"])
     assert found.oids.keys() == {old, secret, tokens_old, "train-old"}
+
+
+def test_a_title_that_other_records_have_is_not_looked_for(store: Store) -> None:
+    """It would be found in other tables, and in the source's other pages, which stay."""
+    rows = [("d1", "Employee handbook", ""), ("d2", "Employee handbook", "page two"), ("d3", "Complaint of Anna", " "), ("d4", "x", "four")]
+    documents = [dict(zip(("id", "title", "text"), row, strict=True)) for row in rows]
+    oid = add_listing(store, {"documents.parquet": add_table(store, DOCUMENTS, documents), **JUDGMENTS})
+    marks = {mark("document", name) for name in ("d1", "d3", "d4")}
+    assert holdings.find([entry(True, {}, corpus=oid)], store, marks, kinds=["document"]).texts == {"Complaint of Anna", "four"}
+    marks.add(mark("document", "d2"))
+    assert "Employee handbook" in holdings.find([entry(True, {}, corpus=oid)], store, marks, kinds=["document"]).texts
