@@ -112,7 +112,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         refuse_unwritable(plan, store, root)
         remember(plan)
         (holdings := plan.holdings).save(FOUND)
-        for kind, folders in plan.sources:
+        for kind, folders in changes(plan):
             with kept_verdicts(folders) if kind == "batch" else nullcontext():
                 withdraw_records(kind, folders, plan.marks, dry=False)
             for folder in folders:
@@ -248,6 +248,13 @@ def matching_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -
     for path in (tree / "data").rglob("*"):  # links into the cache
         if path.is_symlink() and may_hold(path.relative_to(tree).as_posix(), kinds) and object_id(path.resolve()) in oids:
             yield path
+
+
+def changes(plan: Plan) -> Iterator[tuple[str, Sequence[Path]]]:
+    """The sources that are changed in one step, by kind: of batches, each one that has a record, so a kill costs one verdict at most."""
+    for kind, folders in plan.sources:
+        affected = [folder for folder in folders if any(Path(path).is_relative_to(folder) for path in plan.lines)]
+        yield from ((kind, [folder]) for folder in affected) if kind == "batch" else [(kind, folders)]
 
 
 def remember(plan: Plan) -> None:

@@ -359,11 +359,13 @@ def _is_odd(shift: Shift, rules: Gate) -> bool:
 def kept_verdicts(folders: Sequence[Path]) -> Iterator[None]:
     """Keep the verdicts of this project on the batches `folders`, whose files change inside: forget removes records from them."""
     stats = {folder: _stats_of(folder) for folder in folders}
-    yield
-    for folder, before in stats.items():
-        for file in (place / f"{folder.name}.json" for place in (ACCEPTED, QUARANTINE)):
-            if folder.exists() and file.exists() and (batch := read(file)).stamp.endswith(f" {before}"):
-                write_json(file, asdict(replace(batch, stamp=batch.stamp.removesuffix(before) + _stats_of(folder))))
+    try:
+        yield
+    finally:  # what failed may have changed some files
+        for folder, before in stats.items():
+            for file in (place / f"{folder.name}.json" for place in (ACCEPTED, QUARANTINE)):
+                if folder.exists() and file.exists() and (batch := read(file)).stamp.endswith(f" {before}"):
+                    write_json(file, asdict(replace(batch, stamp=batch.stamp.removesuffix(before) + _stats_of(folder))))
 
 
 def _is_empty(path: Path) -> bool:

@@ -279,6 +279,15 @@ def test_a_corrupt_gzip_in_the_inbox_is_named(
     assert error.startswith(f"retemper: {file}: corrupt gzip (") and error.endswith("; replace or remove it, then run again\n")
 
 
+def test_batches_with_a_record_are_changed_one_by_one(tmp_path: Path) -> None:
+    """So a kill costs the verdict of one at most."""
+    first, second, third = (tmp_path / name for name in ("1", "10", "2"))
+    sources = (("beir", (tmp_path / "base",)), ("batch", (first, second, third)))
+    lines = {f"{second}/qrels/dev.tsv": 1, f"{third}/corpus.jsonl": 2}
+    plan = forget.Plan(frozenset(), (), holdings.Holdings(), sources, lines, (), (), (), Strays({}, {}, {}))
+    assert list(forget.changes(plan)) == [("beir", (tmp_path / "base",)), ("batch", [second]), ("batch", [third])]
+
+
 def test_a_source_that_is_not_mounted_leaves_work_to_do(dvc_project: Any, tiny_corpus: Any, tmp_path: Path) -> None:
     document = next(iter(tiny_corpus.qrels["train"].values()))
     Path("beir").rename(tmp_path / "beir")

@@ -1,4 +1,4 @@
-"""Files of a batch that are no data, and batches and files whose names are not UTF-8."""
+"""Files of a batch that are no data, batches and files whose names are not UTF-8, and a `retemper forget` that fails half-way."""
 
 import os
 import time
@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.intake import inspection
 from flows.intake.inbox import accept, list_batches, take_in
 from flows.intake.settings import Gate, Intake
 from flows.intake.verdict import Batch
+from tasks.core.sources.forgotten import HEAD, mark
+from tasks.prepare.commands.withdraw import withdraw_records
 
 RULE = Intake(inbox="inbox", gate=Gate(shift=None, least=2))
 SOURCE = "beir:base"
@@ -72,3 +75,12 @@ def test_names_that_are_not_utf8_stop_nothing(project: Path) -> None:
     assert [batch.name for batch in list_batches(RULE, SOURCE, project)] == ["1"]
     other.rename(project / "inbox/März")
     assert [batch.name for batch in take()] == ["1", "März"]
+
+
+def test_a_forgetting_that_fails_costs_no_verdict(project: Path) -> None:
+    accept_by_hand()
+    (project / "forgotten.txt").write_text(f"{HEAD}document {mark('document', 'n2')} 2026-11-30\n")
+    with pytest.raises(PermissionError), inspection.kept_verdicts([project / "inbox/1"]):
+        withdraw_records("batch", project / "inbox/1", {mark("document", "n2")}, dry=False)
+        raise PermissionError  # of the next file
+    assert [(batch.state, batch.by, batch.documents) for batch in take()] == [("accepted", "hand", 3)]
