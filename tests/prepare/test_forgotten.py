@@ -205,3 +205,54 @@ def test_a_link_into_a_cache_is_refused(write_files: Callable[[dict[str, str | b
     with pytest.raises(UserError, match=r"corpus.csv: found a link to .*/0f/(0a){15}, an object of a DVC cache, .*; run dvc unprotect"):
         withdraw_records("csv", folder, MARKS, dry=dry)
     assert (folder / name).read_text() == "id,text\nd1,secret\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_batch_without_a_record_left_is_set_aside(write_files: Callable[[dict[str, str | bytes]], Path], packed: bool) -> None:
+    """A header is no record, and an empty file packed with gzip has bytes."""
+    pack, end = (gzip.compress, ".gz") if packed else (bytes, "")
+    batches: dict[str, dict[str, str | bytes]] = {
+        "beir": {
+            f"corpus.jsonl{end}": pack(lines({"_id": "d1", "text": "secret"}) + b"\n"),
+            f"qrels/train.tsv{end}": pack(b"query-id\tcorpus-id\tscore\nq1\td1\t1\n\n"),
+            "negatives.tsv": "query-id\tcorpus-id\nq1\td1\n",
+            "README": "about it",
+        },
+        "csv": {f"corpus.csv{end}": pack(b"sep=;\nid;text\nd1;secret\n"), "qrels/dev.csv": "query,doc,grade\nq2,d0,1\n"},
+    }
+    for name, contents in batches.items():
+        folder = write_files({f"inbox/{name}/{file}": content for file, content in contents.items()}) / "inbox"
+        withdraw_records("batch", folder / name, MARKS, dry=False)
+        left = {path.name for path in (folder / f".{name}").rglob("*") if path.is_file()}
+        assert not (folder / name).exists() and left == {"README"} & contents.keys()
+    folder = write_files(
+        {f"inbox/other/{file}": content for file, content in batches["beir"].items()}
+        | {"inbox/other/queries.jsonl": lines({"_id": "q1", "text": "x"})}
+    )
+    withdraw_records("batch", folder / "inbox/other", MARKS, dry=False)
+    assert sorted(path.name for path in (folder / "inbox/other").rglob("*") if path.is_file()) == ["README", "queries.jsonl"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_batch_is_set_aside_before_its_records_go(
+    write_files: Callable[[dict[str, str | bytes]], Path], monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Killed in between, an empty batch would stop every retraining. `again`: a batch of its name has been set aside before."""
+    folder = write_files(
+        {"inbox/1/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "inbox/1/queries.jsonl": lines({"_id": "q2", "text": "who"})}
+    )
+    inbox, unlink = folder / "inbox", Path.unlink
+    if again:
+        (inbox / ".1").mkdir()
+
+    def unlink_once(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        raise InterruptedError
+
+    with monkeypatch.context() as patched, pytest.raises(InterruptedError):
+        patched.setattr(Path, "unlink", unlink_once)
+        withdraw_records("batch", inbox / "1", MARKS, dry=False)
+    assert not (inbox / "1").exists()
+    for batch in sorted(inbox.iterdir()):  # as the next `retemper forget` does
+        withdraw_records("batch", batch, MARKS, dry=False)
+    assert [path for path in inbox.rglob("*") if path.is_file()] == [] and [path.name for path in inbox.iterdir()] == [".1"]

@@ -26,6 +26,7 @@ from tasks.core.files import delete, is_gzip, new_file, open_unpacked
 from tasks.core.sources.columns import TITLE
 from tasks.core.sources.delimiters import LARGEST_CELL, declares_delimiter, delimiter_of
 from tasks.core.sources.forgotten import mark
+from tasks.core.sources.grades import is_heading
 from tasks.core.sources.json_lines import parse_line
 from tasks.core.stage.entry import stage
 from tasks.prepare.readers import pairs
@@ -33,15 +34,25 @@ from tasks.prepare.readers.csv_tables import NAMES
 from tasks.prepare.readers.lines import BOM
 
 CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
+EMPTIED = ".emptied"  # ends the name of a batch that is removed
 Taken = str | None  # the text of a record to remove (blank for one without text, and for a judgment); None: the record stays
 
 
 class Record(NamedTuple):
-    """A line (or row) of a file as it is."""
+    """A line (or row) of a file as it is. `is_blank`: it has no record, like a header."""
 
     raw: bytes
     taken: Taken
     is_malformed: bool = False
+    is_blank: bool = False
+
+
+class Found(NamedTuple):
+    """The texts of the records to remove from a file, whether any line is malformed, and whether another record, or such a line, stays."""
+
+    removed: list[str]
+    is_malformed: bool
+    keeps: bool
 
 
 class Withdrawn(NamedTuple):
@@ -55,35 +66,40 @@ class Withdrawn(NamedTuple):
 def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> Withdrawn:
     """Remove the records of `marks` from the files of a folder. `dry`: change nothing.
 
-    A batch's file without a byte left is removed, and a batch without any is set aside: empty, they look like ones that are being written.
+    A batch's file without a record left is removed, and a batch without any is set aside: empty, they look like ones that are being
+    written. A batch is set aside first: killed in between, it is still one that retrainings leave alone, and the next call empties it.
     """
-    withdrawn = Withdrawn({}, [], [])
-    for form in batch_forms(folder) if kind == "batch" else (kind,):
-        for name, path in files(form, folder):
-            removed, is_malformed = _find(form, name, path, marks)
-            if is_malformed:
-                withdrawn.unread.append(str(path))
-            if removed:
-                target = _target(path)
-                withdrawn.counts[str(path)] = len(removed)
-                withdrawn.texts.extend(filter(str.strip, removed))
-                if not dry:
-                    _rewrite(target, (record.raw for record in records(form, name, path, marks) if record.taken is None))
-                    if kind == "batch" and not target.stat().st_size:
-                        path.unlink()
-                        target.unlink(missing_ok=True)
-    if kind == "batch" and withdrawn.counts and not dry and not any(file.stat().st_size for file in folder.rglob("*") if file.is_file()):
-        _set_aside(folder)
+    forms = batch_forms(folder) if kind == "batch" else (kind,)
+    found = {(form, name, path): _find(form, name, path, marks) for form in forms for name, path in files(form, folder)}
+    affected = {(form, name, path): _target(path) for (form, name, path), file in found.items() if file.removed}
+    counts = {str(path): len(found[form, name, path].removed) for form, name, path in affected}
+    texts = [text for file in found.values() for text in filter(str.strip, file.removed)]
+    withdrawn = Withdrawn(counts, texts, [str(path) for (_, _, path), file in found.items() if file.is_malformed])
+    if dry:
+        return withdrawn
+    is_emptied = kind == "batch" and bool(affected) and not any(file.keeps for file in found.values())
+    place = _set_aside(folder) if is_emptied else folder
+    for form, name, path in affected:
+        moved = place / path.relative_to(folder)
+        target = moved.resolve()
+        if kind == "batch" and not found[form, name, path].keeps:
+            target.unlink()
+            moved.unlink(missing_ok=True)
+        else:
+            _rewrite(target, (record.raw for record in records(form, name, moved, marks) if record.taken is None))
+    if place.name.endswith(EMPTIED):
+        delete(place)
     return withdrawn
 
 
-def _set_aside(batch: Path) -> None:
-    """Rename a batch without content to begin with a dot, so that retrainings go on without it: a missing or empty one stops them."""
-    aside = batch.with_name(f".{batch.name.lstrip('.')}")
-    if not aside.exists():
-        batch.rename(aside)
-    elif aside != batch:
-        delete(batch)
+def _set_aside(batch: Path) -> Path:
+    """Rename a batch to begin with a dot, so that retrainings go on without it: a missing or empty one stops them. Return its new place,
+    which ends in EMPTIED if one of that name has been set aside before.
+    """
+    if batch.name.startswith("."):
+        return batch
+    aside = batch.with_name(f".{batch.name}")
+    return batch.rename(aside.with_name(f"{aside.name}{EMPTIED}") if aside.exists() else aside)
 
 
 def _target(path: Path) -> Path:
@@ -94,17 +110,19 @@ def _target(path: Path) -> Path:
     return target
 
 
-def _find(form: str, name: str, path: Path, marks: Collection[str]) -> tuple[list[str], bool]:
-    """The texts of the records to remove, and whether any line is malformed. In malformed CSV, rows are unclear, so none is removed."""
-    removed, is_malformed = list[str](), False
+def _find(form: str, name: str, path: Path, marks: Collection[str]) -> Found:
+    """What a file has. In malformed CSV, rows are unclear, so none is removed."""
+    removed, is_malformed, keeps = list[str](), False, False
     try:
         for record in records(form, name, path, marks):
             is_malformed |= record.is_malformed
             if record.taken is not None:
                 removed.append(record.taken)
+            else:
+                keeps |= not record.is_blank
     except (csv.Error, UnicodeDecodeError):
-        return [], True
-    return removed, is_malformed
+        return Found([], is_malformed=True, keeps=True)
+    return Found(removed, is_malformed, keeps)
 
 
 def count_in_pairs(file: Path, columns: str, marks: Collection[str]) -> Withdrawn:
@@ -152,7 +170,7 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
             if kind == "beir" and name in ("documents", "queries"):
                 yield from (_json_record(raw, name, marks) for raw in handle)
             elif kind == "beir" and name == "qrels":
-                yield from (_judgment(raw, marks) for raw in handle)
+                yield from (_judgment(raw, number, marks) for number, raw in enumerate(handle, 1))
             else:
                 yield from _rows(handle, name, path, marks)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -164,15 +182,17 @@ def _json_record(raw: bytes, name: str, marks: Collection[str]) -> Record:
         record = parse_line(_text(raw))
         identity, text = str(record["_id"]), f"{record.get('text') or ''}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Record(raw, None, is_malformed=bool(raw.strip()))
+        return Record(raw, None, is_malformed=bool(raw.strip()), is_blank=not raw.strip())
     return Record(raw, text if mark(_record(name), identity) in marks else None)
 
 
-def _judgment(raw: bytes, marks: Collection[str]) -> Record:
+def _judgment(raw: bytes, number: int, marks: Collection[str]) -> Record:
     try:
-        return Record(raw, _judged(_text(raw).split("\t"), (0, 1), marks))
+        cells = _text(raw).rstrip("\r\n").split("\t")
     except UnicodeDecodeError:
         return Record(raw, None, is_malformed=True)
+    is_header = number == 1 and len(cells) > 2 and is_heading(cells[2])
+    return Record(raw, _judged(cells, (0, 1), marks), is_blank=is_header or not raw.strip())
 
 
 def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> Iterator[Record]:
@@ -189,19 +209,19 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
     places: list[int | None] = []
     width = 0
     for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter, strict=True)):  # as prepare reads
-        raw, removed = b"".join(pending), None
+        raw, removed, is_blank = b"".join(pending), None, False
         pending.clear()
         if not any(cell.strip() for cell in cells) or (number == 0 and declares_delimiter(cells, delimiter)):
-            pass
+            is_blank = True
         elif not places:
-            places, width = _places(name, [cell.strip() for cell in cells]), len(cells)
+            places, width, is_blank = _places(name, [cell.strip() for cell in cells]), len(cells), True
         elif len(cells) != width:
             raise csv.Error(f"found {len(cells)} cells, expected {width} as in the header")
         elif name in ("qrels", "negatives"):
             removed = _judged(cells, (places[0], places[1]), marks)
         elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
             removed = _cell(cells, places[-1]) or ""
-        yield Record(raw, removed)
+        yield Record(raw, removed, is_blank=is_blank)
 
 
 def _places(name: str, header: Sequence[str]) -> list[int | None]:

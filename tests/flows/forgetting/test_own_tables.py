@@ -47,7 +47,7 @@ def test_malformed_files_of_the_inbox_are_named_and_stop_nothing(tmp_path: Path,
     (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
     (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
     deep = '{"_id": "d1", "text": ' + "[" * 100_000
-    files = {"1/corpus.csv": 'id,text\nx,"open\nd1,secret\n', "2/corpus.jsonl": deep, "3/corpus.csv": "id,text\nd1,secret\n"}
+    files = {"1/corpus.csv": 'id,text\nx,"open\nd1,secret\n', "2/corpus.jsonl": deep, "3/corpus.csv": "id,text\nd1,secret\nd2,x\n"}
     for name, text in files.items():
         (tmp_path / "inbox" / name).parent.mkdir(parents=True)
         (tmp_path / "inbox" / name).write_text(text)
@@ -56,7 +56,10 @@ def test_malformed_files_of_the_inbox_are_named_and_stop_nothing(tmp_path: Path,
     assert answer["files"] == {f"{tmp_path}/inbox/3/corpus.csv": 1} and answer["texts"] == ["secret"]
     notes = list(own_tables.source_notes({}, {}, answer["unread"]))
     assert notes[-1].endswith("the records is unknown: inbox/1/corpus.csv, inbox/2/corpus.jsonl")
-    assert {name: (tmp_path / "inbox" / name).read_text() for name in files} == {**files, "3/corpus.csv": "id,text\n"}
+    assert {name: (tmp_path / "inbox" / name).read_text() for name in files} == {
+        **files,
+        "3/corpus.csv": "id,text\nd2,x\n",
+    }
 
 
 @pytest.mark.parametrize(("file", "section"), [("retraining.yaml", "intake"), ("params.yaml", "dataset")])
@@ -68,9 +71,6 @@ def test_a_section_that_is_no_mapping_is_one_line(tmp_path: Path, monkeypatch: p
         list(own_tables.own_sources())
 
 
-def test_a_data_set_in_a_repository_of_its_own_has_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("project", "data"):
-        (tmp_path / name).mkdir()
 def test_a_folder_that_is_not_mounted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its records would be believed gone. An inbox may be empty, unless it had batches."""
     monkeypatch.chdir(tmp_path)
@@ -101,6 +101,9 @@ def test_a_folder_that_is_not_mounted_is_named(tmp_path: Path, monkeypatch: pyte
     assert list(own_tables.unavailable_places()) == []
 
 
+def test_a_data_set_in_a_repository_of_its_own_has_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("project", "data"):
+        (tmp_path / name).mkdir()
         git("init", "--quiet", folder=tmp_path / name)
     for name in ("corpus.jsonl", "queries.jsonl"):
         (tmp_path / "data" / name).touch()
