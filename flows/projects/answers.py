@@ -93,12 +93,17 @@ def default_queries(data: str) -> str:
     return "corpus"
 
 
+def physical(path: Path) -> Path:
+    """The absolute `path`, in which only the last part may be a link: `..` after a link is not the folder that the link is in."""
+    return Path(os.path.normpath(path.parent.resolve() / path.name))
+
+
 def relative_answer(project: Path, answer: str, *, kind: str = "") -> str:
     """An answer with its relative path made relative to the project's folder; absolute paths, ids, and ~ are unchanged."""
     place = answer.removeprefix(f"{kind}:") if kind else answer
     if Path(place).is_absolute() or place.startswith("~") or not Path(place).exists():
         return answer
-    relative = os.path.relpath(Path(place).absolute(), project.absolute())
+    relative = os.path.relpath(physical(Path(place)), physical(project))
     return f"{kind}:{relative}" if kind else relative
 
 

@@ -25,7 +25,7 @@ from flows.process.owners import abandoned, owned_prefix
 from flows.process.prepared import FORKS
 from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
-from flows.projects.answers import AUTO, CACHE, NONE, relative_answer, relative_data
+from flows.projects.answers import AUTO, CACHE, NONE, physical, relative_answer, relative_data
 from flows.projects.layout import code_source, lay_out, write_readme
 from flows.projects.lengths import FOREIGN, MARKED, measure, suggest_length
 from flows.projects.record import CHECKOUT, Version
@@ -84,7 +84,7 @@ def refuse_place(folder: Path) -> None:
 def new(folder: Path, wanted: Answers, tell: Tell) -> int:
     """Make a project in `folder`; return the exit status. Raises UserError, with nothing left behind, if the data or an answer is unfit."""
     refuse_place(folder)
-    folder = folder.absolute()
+    folder = physical(folder)
     place_end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
     shown_place, typed_place = (f"{parse_dataset(spec).place}{place_end}" for spec in (relative_data(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()

@@ -1,0 +1,60 @@
+"""Where relative paths of `retemper new` lead: to the files that the user typed, also where a link is on the way."""
+
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from flows.projects.answers import relative_answer, relative_data
+from tasks.core.params.safe_yaml import parse_yaml
+from tests.forks import retemper
+
+TINY = "package:cognition/model"
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A home whose folder `shelf` is on a large disk. Beside both there are folders `data`."""
+    home, disk = tmp_path / "home", tmp_path / "mnt/disk"
+    for folder, text in ((home, "mine"), (disk, "another's")):
+        (folder / "data").mkdir(parents=True)
+        (folder / "data/corpus.jsonl").write_text(text)
+    (disk / "shelf").mkdir()
+    (home / "shelf").symlink_to(disk / "shelf")
+    return home
+
+
+def test_a_project_behind_a_link_reads_the_data_that_was_typed(linked: Path) -> None:
+    with chdir(linked):
+        project = Path("shelf/project")
+        places = [relative_data(project, "beir:data").removeprefix("beir:"), relative_answer(project, "data")]
+        project.mkdir()
+    assert [(linked / "shelf/project" / place / "corpus.jsonl").read_text() for place in places] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize("typed", ["shelf/../data", "shelf/.."])
+def test_data_behind_a_link_are_those_that_were_typed(linked: Path, typed: str) -> None:
+    """The folder above a link's target, not the one that the link is in."""
+    with chdir(linked):
+        expected, place = Path(typed).resolve(), relative_answer(Path("project"), typed)
+        Path("project").mkdir()
+    assert not Path(place).is_absolute()
+    assert (linked / "project" / place).resolve() == expected == linked.parent / "mnt/disk" / Path(typed).name.replace("..", "")
+
+
+def test_a_link_to_the_data_stays_one(linked: Path) -> None:
+    (linked / "current").symlink_to("data")
+    with chdir(linked):
+        assert relative_answer(Path("project"), "current") == "../current", "it may lead to other data next week"
+
+
+def test_new_behind_a_link(linked: Path, tiny_corpus: Path, toy_environment: dict[str, str], checkout: Path) -> None:
+    (linked / "data/corpus.jsonl").unlink()
+    (linked / "data").rmdir()
+    (linked / "data").symlink_to(tiny_corpus.beir)  # type: ignore[attr-defined]
+    flags = ["--data", "data", "--encoder", TINY, "--defaults", "--set", "fuse={}"]
+    result = retemper(["new", "shelf/project", *flags, "--code", str(checkout)], linked, toy_environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    project = linked / "shelf/project"
+    source = parse_yaml((project / "params.yaml").read_text())["dataset"]["source"]
+    assert (project / source.removeprefix("beir:")).samefile(linked / "data")
