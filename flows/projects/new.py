@@ -84,7 +84,7 @@ def refuse_place(folder: Path) -> None:
 def new(folder: Path, wanted: Answers, tell: Tell) -> int:
     """Make a project in `folder`; return the exit status. Raises UserError, with nothing left behind, if the data or an answer is unfit."""
     refuse_place(folder)
-    folder = physical(folder)
+    folder, shared = physical(folder), _shared(wanted.share)
     place_end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
     shown_place, typed_place = (f"{parse_dataset(spec).place}{place_end}" for spec in (relative_data(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()
@@ -94,7 +94,7 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
         _set_parameters(project, folder, wanted)
         with chdir(project):
             if wanted.share != NONE and not wanted.share.startswith(CACHE):
-                tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
+                tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(shared), []))
             if not wanted.share.startswith(CACHE):
                 tell(links.choose(project))
             stages, stats = _check_data(
@@ -113,7 +113,7 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
     try:
         if wanted.share.startswith(CACHE):
             with chdir(folder):
-                tell(remotes.share(_from(folder.parent, wanted.share.removeprefix(CACHE))))
+                tell(remotes.share(shared))
     except BaseException:
         for name in names:
             delete(folder / name)
@@ -274,8 +274,10 @@ def _estimates(stages: list[str], stats: Mapping[str, Any], wanted: Answers) -> 
     ]
 
 
-def _from(folder: Path, place: str) -> Path:
-    return folder / Path(place).expanduser() if Path(place).expanduser().is_absolute() else Path(os.path.normpath(folder / place))
+def _shared(answer: str) -> Path:
+    """The folder that `answer` to --share names, if it names one. A relative path starts at the current folder, as all of them do."""
+    place = local_path(answer.removeprefix(CACHE))
+    return place if place.is_absolute() else physical(place)
 
 
 def _print_next_steps(folder: Path, version: Version, lines: Sequence[str], *, tell: Tell) -> None:

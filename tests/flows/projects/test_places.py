@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.projects import new
 from flows.projects.answers import relative_answer, relative_data
 from tasks.core.params.safe_yaml import parse_yaml
 from tests.forks import retemper
@@ -48,13 +49,22 @@ def test_a_link_to_the_data_stays_one(linked: Path) -> None:
         assert relative_answer(Path("project"), "current") == "../current", "it may lead to other data next week"
 
 
+def test_a_relative_share_starts_where_it_was_typed(linked: Path) -> None:
+    with chdir(linked):
+        assert new._shared("store") == new._shared("cache:store") == linked / "store"
+        assert new._shared("shelf/../store") == linked.parent / "mnt/disk/store"
+        assert new._shared(f"cache:{linked}/shelf/store") == linked / "shelf/store", "as typed"
+
+
 def test_new_behind_a_link(linked: Path, tiny_corpus: Path, toy_environment: dict[str, str], checkout: Path) -> None:
     (linked / "data/corpus.jsonl").unlink()
     (linked / "data").rmdir()
     (linked / "data").symlink_to(tiny_corpus.beir)  # type: ignore[attr-defined]
-    flags = ["--data", "data", "--encoder", TINY, "--defaults", "--set", "fuse={}"]
+    flags = ["--data", "data", "--encoder", TINY, "--defaults", "--share", "store", "--set", "fuse={}"]
     result = retemper(["new", "shelf/project", *flags, "--code", str(checkout)], linked, toy_environment)
     assert (result.returncode, result.stderr) == (0, "")
     project = linked / "shelf/project"
     source = parse_yaml((project / "params.yaml").read_text())["dataset"]["source"]
     assert (project / source.removeprefix("beir:")).samefile(linked / "data")
+    assert f"url = {linked / 'store'}\n" in (project / ".dvc/config").read_text()
+    assert (linked / "store").is_dir() and not (linked.parent / "mnt/disk/shelf/store").exists()
