@@ -5,6 +5,7 @@ If it fails or is stopped, nothing is left behind; the next `retemper new` in th
 """
 
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ def refuse_place(folder: Path) -> None:
 def new(folder: Path, wanted: Answers, tell: Tell) -> int:
     """Make a project in `folder`; return the exit status. Raises UserError, with nothing left behind, if the data or an answer is unfit."""
     refuse_place(folder)
-    folder, shared = physical(folder), _shared(wanted.share)
+    typed, folder, shared = folder, physical(folder), _shared(wanted.share)
     place_end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
     shown_place, typed_place = (f"{parse_dataset(spec).place}{place_end}" for spec in (relative_data(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()
@@ -121,7 +122,7 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
             with suppress(OSError):  # the user's own files are in it by now
                 folder.rmdir()
         raise
-    _print_next_steps(folder, version, lines, tell=tell)
+    _print_next_steps(typed, version, lines, tell=tell)
     return 0
 
 
@@ -283,8 +284,7 @@ def _shared(answer: str) -> Path:
 def _print_next_steps(folder: Path, version: Version, lines: Sequence[str], *, tell: Tell) -> None:
     for line in lines:
         tell(line)
-    place = os.path.relpath(folder)
-    tell(f"{place}: a project of Retemper {version}, committed")
-    enter = "" if place == os.curdir else f"cd {place} && "
+    tell(f"{folder}: a project of Retemper {version}, committed")
+    enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     tell(f"next: {enter}retemper run (or make run, which sets up its own .venv)")
     tell("or first compare BM25 and the encoder on a sample of the data, within minutes: retemper preview")

@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import json
 import os
+import shlex
 import socket
 import sys
 import threading
@@ -265,7 +266,7 @@ def refuse_others(name: str, own_tag: str, pool: bool = False) -> None:
     if deployment.work_pool_name and not pool:
         raise UserError(
             f"{FLOW}/{name}: the workers of pool {deployment.work_pool_name} run this deployment; choose another --name, "
-            f"or delete it: prefect deployment delete {FLOW}/{name}"
+            f"or delete it: prefect deployment delete {shlex.quote(f'{FLOW}/{name}')}"
         )
     marks = [tag for tag in deployment.tags if tag.startswith(MARK)]
     if marks and own_tag not in marks:
@@ -323,9 +324,8 @@ def _times(schedule: Schedule) -> list[Any]:
 
     if schedule.cron is not None:
         return [Cron(schedule.cron, schedule.timezone)]
-    return [
-        Interval(timedelta(seconds=schedule.interval or 0), anchor_date=datetime(2024, 1, 1, tzinfo=UTC))
-    ]  # otherwise: counted from each start
+    anchor = datetime(2024, 1, 1, tzinfo=UTC)  # without one, times are counted from each start
+    return [Interval(timedelta(seconds=schedule.interval or 0), anchor_date=anchor)]
 
 
 def _deploy(schedule: Schedule, pool: str) -> int:

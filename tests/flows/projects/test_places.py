@@ -1,5 +1,6 @@
 """Where relative paths of `retemper new` lead: to the files that the user typed, also where a link is on the way."""
 
+import subprocess
 from contextlib import chdir
 from pathlib import Path
 
@@ -60,11 +61,17 @@ def test_new_behind_a_link(linked: Path, tiny_corpus: Path, toy_environment: dic
     (linked / "data/corpus.jsonl").unlink()
     (linked / "data").rmdir()
     (linked / "data").symlink_to(tiny_corpus.beir)  # type: ignore[attr-defined]
+    (linked / "shelf/my team").mkdir()
     flags = ["--data", "data", "--encoder", TINY, "--defaults", "--share", "store", "--set", "fuse={}"]
-    result = retemper(["new", "shelf/project", *flags, "--code", str(checkout)], linked, toy_environment)
+    result = retemper(["new", "shelf/my team/a b", *flags, "--code", str(checkout)], linked, toy_environment)
     assert (result.returncode, result.stderr) == (0, "")
-    project = linked / "shelf/project"
+    project = linked / "shelf/my team/a b"
     source = parse_yaml((project / "params.yaml").read_text())["dataset"]["source"]
     assert (project / source.removeprefix("beir:")).samefile(linked / "data")
     assert f"url = {linked / 'store'}\n" in (project / ".dvc/config").read_text()
-    assert (linked / "store").is_dir() and not (linked.parent / "mnt/disk/shelf/store").exists()
+    assert (linked / "store").is_dir() and not (linked.parent / "mnt/disk/shelf/my team/store").exists()
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("next: "))
+    enter = line.removeprefix("next: ").partition(" && ")[0]
+    assert subprocess.run(["sh", "-c", f"{enter} && pwd -P"], cwd=linked, capture_output=True, text=True, check=True).stdout == (
+        f"{project.resolve()}\n"
+    )

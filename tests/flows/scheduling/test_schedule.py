@@ -143,8 +143,8 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match="retemper-retraining/n: this deployment belongs to another folder"):
         schedule.refuse_others("n", schedule.folder_tag())
     deployment.work_pool_name, deployment.tags = "gpus", [schedule.folder_tag(machine="")]
-    with pytest.raises(UserError, match="the workers of pool gpus run this deployment"):
-        schedule.refuse_others("n", schedule.folder_tag())
+    with pytest.raises(UserError, match=r"the workers of pool gpus run this deployment.* delete 'retemper-retraining/my team'$"):
+        schedule.refuse_others("my team", schedule.folder_tag())
     schedule.refuse_others("n", schedule.folder_tag(machine=""), pool=True)
 
 
