@@ -107,8 +107,7 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
             freeze()
             lines = _estimates(stages, stats, wanted)
             write_readme(project, name=folder.name, data=str(read_yaml(Path("params.yaml"))["dataset"]["source"]), version=version)
-            git("add", ".")
-            git("commit", "--quiet", "-m", "Start a Retemper project", "-m", f"By retemper new, from Retemper {version}.")
+            _commit(str(version))
         is_new, names = not folder.exists(), [path.name for path in project.iterdir()]
         _move(project, folder)
     try:
@@ -139,6 +138,12 @@ def _beside(folder: Path) -> Iterator[Path]:
         yield hidden
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _commit(version: str) -> None:
+    """Make the first commit, with all files of the current folder but those that the project itself ignores."""
+    git("-c", f"core.excludesFile={os.devnull}", "add", ".")  # the user's own list may have data/
+    git("commit", "--quiet", "-m", "Start a Retemper project", "-m", f"By retemper new, from Retemper {version}.")
 
 
 def _move(project: Path, folder: Path) -> None:

@@ -75,3 +75,21 @@ def test_new_behind_a_link(linked: Path, tiny_corpus: Path, toy_environment: dic
     assert subprocess.run(["sh", "-c", f"{enter} && pwd -P"], cwd=linked, capture_output=True, text=True, check=True).stdout == (
         f"{project.resolve()}\n"
     )
+
+
+def test_the_first_commit_has_files_that_the_user_ignores_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without data/source.json, a retraining would not know the data."""
+    (tmp_path / "ignored").write_text("data/\n*.toml\n")
+    (tmp_path / "gitconfig").write_text(f"[core]\n\texcludesFile = {tmp_path}/ignored\n[user]\n\tname = a\n\temail = a@b\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    monkeypatch.chdir(project)
+    files = {".gitignore": "/runtime.yaml\n", "data/.gitignore": "/*\n!/source.json\n!/.gitignore\n", "data/source.json": "{}"}
+    files |= {"retemper.toml": "", "runtime.yaml": "", "data/corpus": ""}
+    for name, text in files.items():
+        Path(name).write_text(text)
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    new._commit("1")
+    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout.split()
+    assert listed == [".gitignore", "data/.gitignore", "data/source.json", "retemper.toml"]
