@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zoneinfo import available_timezones
 
 from flows.champions import tree
 from flows.pipeline.server import Server, ServerUnavailable, is_configured, set_environment
@@ -298,6 +299,8 @@ def local_timezone() -> str:
     """The name of the machine's time zone, by TZ, the target of /etc/localtime, or /etc/timezone (Prefect's own default is UTC)."""
     name = os.environ.get("TZ", "").removeprefix(":")
     if name and not name.startswith("/"):
+        if name not in available_timezones():  # such as UTC0, which POSIX allows
+            raise UserError(f"TZ={name}: found no time zone of that name, expected one such as Europe/Berlin; give --timezone")
         return name
     parts = Path(name or "/etc/localtime").resolve().parts
     if "zoneinfo" in parts:

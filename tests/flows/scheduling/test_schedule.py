@@ -107,6 +107,14 @@ def test_the_time_zone_and_the_branch(monkeypatch: pytest.MonkeyPatch, retrainin
         schedule.current_branch(empty)
 
 
+@pytest.mark.parametrize("name", ["UTC0", "CET-1CEST,M3.5.0,M10.5.0/3", ":Nowhere/City"])
+def test_a_time_zone_without_a_name_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The line was about --timezone, which nobody had given."""
+    monkeypatch.setenv("TZ", name)
+    with pytest.raises(UserError, match=rf"^TZ={name.removeprefix(':')}: found no time zone of that name, .*; give --timezone$"):
+        schedule.local_timezone()
+
+
 def test_a_time_zone_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", f":{tmp_path}/share/zoneinfo/Europe/Berlin")
     assert schedule.local_timezone() == "Europe/Berlin"
