@@ -131,10 +131,12 @@ def _gradients(analyses: Mapping[str, Any]) -> Markup:
 
 
 def _errors(analyses: Mapping[str, Any]) -> Markup:
+    rows = {name: {row["from"]: row for row in analysis["pairwise_errors"]["histogram"]} for name, analysis in analyses.items()}
+    starts = sorted({start for found in rows.values() for start in found})  # a bin without a query is not recorded
     bins = [
-        (name, str(row["from"]), float(row[key]), key)
-        for name, analysis in analyses.items()
-        for row in analysis["pairwise_errors"]["histogram"]
+        (name, str(start), float(found[start][key]) if start in found else 0.0, key)
+        for name, found in rows.items()
+        for start in starts
         for key in ("queries", "errors")
     ]
     if not bins:
