@@ -14,9 +14,9 @@ from tasks.core.files import read_json
 FOLDER = Path("data/analyses")
 MAPPED = ("query", "relevant", "both", "bm25")  # kinds of points, in the legend's order; any other is the round's
 OVERVIEW = (
-    "Errors are pairwise errors a query, over the whole corpus and in the top {depth} (STAR and ADORE, Eq. 5 and 6, Table 1). Alignment is "
-    "the mean squared distance of a query and its relevant documents, uniformity the log mean kernel of random pairs (Wang and Isola "
-    "2020); lower is better for both."
+    "Errors are pairwise errors a query, over the whole corpus and in as many top documents as the depth says (STAR and ADORE, Eq. 5 and "
+    "6, Table 1). Alignment is the mean squared distance of a query and its relevant documents, uniformity the log mean kernel of random "
+    "pairs (Wang and Isola 2020); lower is better for both."
 )
 OVERLAPS = (
     "The share of a round's own top documents that BM25 finds too (ANCE, Table 6; LTRe, Fig. 3c), and of its own hardest negatives that "
@@ -64,6 +64,7 @@ def _overview(analyses: Mapping[str, Any]) -> Markup:
         "queries",
         "total errors",
         "top errors",
+        "depth",
         "alignment",
         "uniformity, queries",
         "uniformity, documents",
@@ -76,13 +77,13 @@ def _overview(analyses: Mapping[str, Any]) -> Markup:
             f"{analysis['queries']:,}",
             f"{analysis['pairwise_errors']['total']:,.1f}",
             f"{analysis['pairwise_errors']['top']:.2f}",
+            f"{analysis['pairwise_errors']['depth']:,}",
             f"{analysis['alignment']:.4f}",
             *(f"{analysis['uniformity'][part]:.3f}" for part in ("queries", "documents")),
         ]
         for name, analysis in analyses.items()
     ]
-    depth = next(iter(analyses.values()))["pairwise_errors"]["depth"]
-    return table(header, rows) + _note(OVERVIEW.format(depth=depth))
+    return table(header, rows) + _note(OVERVIEW)
 
 
 def depth_of(analysis: Mapping[str, Any]) -> int:

@@ -37,3 +37,9 @@ def test_errors_are_by_number_and_a_bin_without_queries_has_none(charts_of: Call
     ]
     errors = charts["share of errors by pairwise errors of a query"]["data"]["values"]
     assert [(row["x"], row["y"]) for row in errors[:5]] == [("0", 0.25), ("2", 0.0), ("5", 0.125), ("10", 0.0), ("50", 0.125)]
+
+
+def test_each_analysis_has_the_depth_of_its_own_errors() -> None:
+    body = analyses.body(ALL)
+    assert [f'data-label="depth">{depth}<' in body for depth in ("100", "1,000")] == [True, True]
+    assert "{" not in body.partition("Errors are pairwise errors")[2].partition("</p>")[0]
