@@ -18,7 +18,7 @@ from flows.pages import analyses, costs, origins, quality
 from flows.process.display import clock
 from flows.repository.graph import Graph
 from flows.repository.lock import entry_digest, read_lock
-from flows.results import metrics
+from flows.results import generations, metrics
 from flows.storage import makings
 from flows.storage.cache import cache_folder
 from tasks.core.charts.curves import load_curves, losses_by_kind
@@ -73,7 +73,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, provenance: 
         return
     lock, sections = read_lock(), read_parameters(FROZEN)  # params.yaml may be edited during a run
     metric = str((sections.get("report") or {}).get("metric", "nDCG@10"))
-    all_metrics = metrics.read_metrics()
+    all_metrics, _ = generations.current_metrics(metrics.read_metrics(), lock)
     dev = {model: float(splits["dev"][metric]) for model, splits in all_metrics.items() if metric in splits.get("dev", {})}
     took, upstream = timing.measured(lock), {name: stage.upstream for name, stage in graph.stages.items()}
     races = quality.races(sections, upstream, took, quality=dev)

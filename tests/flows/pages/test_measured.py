@@ -12,6 +12,7 @@ from flows.measuring.timing import Measured, Span
 from flows.pages import analyses, costs, measured, origins
 from flows.pages.quality import Chain, Race, Reached
 from flows.repository.graph import Graph, Stage
+from tasks.core.files import write_json
 
 HOSTILE = "<script>x</script>"
 GRAPH = Graph(
@@ -84,6 +85,26 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
         ["r", "dev", "30", "20.2", "19.0", "31.5", "cpu,", "2", "threads"],
         ["s", "test", "100", "1.5", "cpu,", "2", "threads"],
     ]
+
+
+def test_a_race_has_no_figures_of_replaced_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the run's table, which excludes them."""
+    monkeypatch.chdir(tmp_path)
+    parameters = {"report": {"metric": "M"}, "rounds": {"w": {"init": "base"}, "b": {"init": "w"}}, "adore": {"q": {"round": "w"}}}
+    for name, value in {"w": 0.5, "b": 0.9, "q": 0.7}.items():
+        write_json(tmp_path / f"data/metrics/{name}.json", {"dev": {"M": value}})
+    write_json(tmp_path / "data/params.json", parameters)
+    (tmp_path / "data/report").mkdir()
+    (tmp_path / "data/report/report.html").write_text(measured.PLACE)
+    monkeypatch.setattr(measured.timing, "measured", lambda _: {name: Measured(7.0) for name in GRAPH.stages})
+    retrieve = {"cmd": "x", "outs": [{"path": "data/runs/b", "md5": "new.dir"}]}
+    evaluate = {"cmd": "x", "deps": [{"path": "data/runs/b", "md5": "old.dir"}], "outs": [{"path": "data/metrics/b.json", "md5": "m"}]}
+    for deps, told in (("new.dir", True), ("old.dir", False)):
+        evaluate["deps"] = [{"path": "data/runs/b", "md5": deps}]
+        write_json(tmp_path / "dvc.lock", {"schema": "2.0", "stages": {"retrieve@b": retrieve, "evaluate@b": evaluate}})
+        lines: list[str] = []
+        measured.write(GRAPH, [], lines.append, provenance={})
+        assert ("0.9000" in "".join(lines)) == told, lines
 
 
 @pytest.mark.parametrize(("best", "seconds"), [("star", 2), ("bm25", 4)])
