@@ -108,7 +108,9 @@ def _race(
 
     def reached(model: str) -> Reached | None:
         base = adores[model]["round"] if model in adores else model
-        wanted = [f"adore@{model}" if model in adores else f"train@{model}", f"encode@{base}", f"index@{base}"]
+        wanted = [f"adore@{model}" if model in adores else f"train@{model}", f"encode@{base}"]
+        if (adores.get(model) or {}).get("index", "Flat") == "Flat":  # otherwise a tower is served with its own
+            wanted.append(f"index@{base}")
         time = critical_path([stage for stage in wanted if stage in upstream], upstream, took, free=free)
         if time is None or model not in quality:
             unknown.append(model)
@@ -143,7 +145,9 @@ def verdicts(race: Race, metric: str) -> list[str]:
                 lines.append(f"{chain.name} does not improve on {race.start}, which it starts from ({metric} {best.quality:.4f})")
             else:
                 ratio = best.seconds / first.seconds if first.seconds else float("inf")
-                lines.append(f"{adore.name} reaches {goal}, after {seconds(first)}: {ratio:.1f} times as fast")
+                bound = "at most " if first.at_least else "at least " if best.at_least else ""
+                speed = "" if first.at_least and best.at_least else f": {bound}{ratio:.1f} times as fast"
+                lines.append(f"{adore.name} reaches {goal}, after {seconds(first)}{speed}")
     return lines
 
 

@@ -71,11 +71,25 @@ def test_what_was_not_measured_here_is_named_and_not_guessed() -> None:
     assert race.unknown == ("lag2",), "lag3 does not wait for the vectors of lag2"
     points = {point.model: point for chain in race.chains for point in chain.points}
     assert {name for name, point in points.items() if point.at_least} == {"sync1", "sync2"}
-    assert "at least 45 s" in verdicts(race, "M")[0]
+    assert verdicts(race, "M")[0].endswith("(sync2, after at least 45 s), after 26 s: at least 1.7 times as fast")
     del times["mine@warmup"]
     (race,) = races(SECTIONS, graph(), times, quality=DEV)
     assert [chain.name for chain in race.chains] == ["short, long"]
     assert races(SECTIONS, {"prepare": []}, times, quality=DEV) == [], "another target: no such stages"
+
+
+def test_a_ratio_of_times_is_a_bound_where_one_of_them_is() -> None:
+    (race,) = races(SECTIONS, graph(), stage_times(adore__long=Measured(20.0, at_least=True)), quality=DEV)
+    assert verdicts(race, "M")[0].endswith("(sync2, after 45 s), after at least 26 s: at most 1.7 times as fast")
+    (race,) = races(SECTIONS, graph(), stage_times(encode__warmup=Measured(6.0, at_least=True)), quality=DEV)
+    assert verdicts(race, "M")[0].endswith("(sync2, after at least 45 s), after at least 26 s"), "which may be any ratio"
+
+
+def test_a_tower_with_an_index_of_its_own_does_not_wait_for_the_rounds() -> None:
+    own = SECTIONS | {"adore": ADORE | {"short": {"round": "warmup", "index": "PQ8"}}}
+    (race,) = races(own, graph(), stage_times(index__warmup=Measured(50.0)), quality=DEV)
+    seconds = {point.model: point.seconds for chain in race.chains for point in chain.points}
+    assert (seconds["short"], seconds["long"]) == (6 + 5, 6 + 50)
 
 
 def test_chains_that_do_not_improve_on_their_start() -> None:
