@@ -84,6 +84,11 @@ def installed_source() -> str:
     return str(CHECKOUT)
 
 
+def is_url(source: str, folder: Path = Path()) -> bool:
+    """Whether git in `folder` reads `source` as a URL: SCHEME://..., or HOST:PATH, where no such folder exists."""
+    return "://" in source or (":" in source.partition("/")[0] and not (folder / source).exists())
+
+
 def recorded_name(source: str, commit: str) -> str:
     """The form in which a source is recorded. If a checkout's remote has the commit, it is the remote's URL, which a whole team can use."""
     place = Path(source)
@@ -91,4 +96,6 @@ def recorded_name(source: str, commit: str) -> str:
         return redacted(source)
     origin = git("config", "--get", "remote.origin.url", folder=place, check=False)
     pushed = origin and git("branch", "--remotes", "--contains", commit, folder=place, check=False)
-    return redacted(origin) if pushed else str(place.resolve())
+    if not pushed:
+        return str(place.resolve())
+    return redacted(origin) if is_url(origin, place) else str((place / origin).resolve())

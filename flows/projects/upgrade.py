@@ -14,7 +14,7 @@ from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import news, rerun, trees
-from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, parse_record, recorded_name, version_of
+from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, is_url, parse_record, recorded_name, version_of
 from flows.repository.git import git
 from flows.repository.lock import commit_of, read_blob
 from flows.repository.worktree import remove_worktree, temp_tree, tree_place
@@ -128,7 +128,7 @@ def _source(place: str, record: Record | None) -> str:
             raise UserError(
                 f"upgrade: {RECORD} not found, which names the Retemper that this project is from; name it: retemper upgrade SOURCE"
             )
-    if "://" in source or ("@" in source and ":" in source):
+    if is_url(source):
         return source
     folder = Path(source).expanduser()
     if not folder.is_dir():
