@@ -5,7 +5,7 @@ Import after `flows.pipeline.server.set_environment`. A killed runner or worker 
 
 from datetime import UTC, datetime
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterDeploymentId,
@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
@@ -34,25 +34,30 @@ def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
         except ObjectNotFound:
             return 0, 0
         deployment_id = FlowRunFilterDeploymentId(any_=[record.id])
-        crashed = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=deployment_id, state=_in(ALIVE)))
+        crashed = _all(client, FlowRunFilter(deployment_id=deployment_id, state=_in(ALIVE)))
         last = client.read_flow_runs(
             flow_run_filter=FlowRunFilter(deployment_id=deployment_id), sort=FlowRunSort.START_TIME_DESC, limit=LOOKED_AT
         )
         parents = FlowRunFilterParentFlowRunId(any_=[run.id for run in (*crashed, *last)])
-        pipelines = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parents, state=_in(ALIVE))) if last else []
+        pipelines = _all(client, FlowRunFilter(parent_flow_run_id=parents, state=_in(ALIVE))) if last else []
         for run in (*pipelines, *crashed):
             client.set_flow_run_state(run.id, Crashed(message=why), force=True)
         missed_runs = []
         if missed:
             until = FlowRunFilterNextScheduledStartTime(before_=datetime.now(UTC))
-            missed_runs = client.read_flow_runs(
-                flow_run_filter=FlowRunFilter(
-                    deployment_id=deployment_id, state=_in([StateType.SCHEDULED]), next_scheduled_start_time=until
-                )
-            )
+            scheduled = _in([StateType.SCHEDULED])
+            missed_runs = _all(client, FlowRunFilter(deployment_id=deployment_id, state=scheduled, next_scheduled_start_time=until))
             for run in missed_runs:
                 client.set_flow_run_state(run.id, Cancelled(name="Missed", message="no scheduler was running at that time"), force=True)
     return len(crashed), len(missed_runs)
+
+
+def _all(client: SyncPrefectClient, wanted: FlowRunFilter) -> list[FlowRun]:
+    """All runs that `wanted` selects. Prefect returns 200 of them at a time."""
+    runs: list[FlowRun] = []
+    while part := client.read_flow_runs(flow_run_filter=wanted, offset=len(runs)):
+        runs += part
+    return runs
 
 
 def _in(types: list[StateType]) -> FlowRunFilterState:
