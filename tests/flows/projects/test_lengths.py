@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flows.projects.lengths import FOREIGN, SAMPLED, measure, suggest_length
+from flows.projects.lengths import FOREIGN, SAMPLED, _sample, measure, suggest_length
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS
@@ -67,6 +67,22 @@ def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
 def test_html_that_is_left_in_texts_is_found(tmp_path: Path, text: str, tag: str) -> None:
     measured = measure(write_documents(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
     assert (measured.marked, measured.tag) == (0.25 * bool(tag), tag)
+
+
+def test_a_sample_is_from_all_parts_of_a_small_corpus(tmp_path: Path) -> None:
+    """Sources are often sorted: short questions first, then manuals. Each third has as many documents in the sample."""
+    words = [1] * 3000 + [50] * 3000 + [100] * 3000
+    for sizes in ([9000], [8192, 808]):
+        parts = [["<b>" * (count == 50) + "one " * count for count in words[sum(sizes[:n]) :][:size]] for n, size in enumerate(sizes)]
+        measured = measure(write_documents(tmp_path / "a.parquet", *parts), None, Text())
+        assert measured.most >= 100, "those of the last third"
+        assert measured.marked == pytest.approx(1 / 3, abs=0.002)
+
+
+@pytest.mark.parametrize(("documents", "sampled"), [(1, 1), (SAMPLED, SAMPLED), (SAMPLED + 2, SAMPLED)])
+def test_a_sample_has_no_document_twice(tmp_path: Path, documents: int, sampled: int) -> None:
+    bodies = [int(body) for _, body in _sample(write_documents(tmp_path / "a.parquet", [f"{n}" for n in range(documents)]))]
+    assert (len(set(bodies)), len(bodies), bodies[0], bodies[-1]) == (sampled, sampled, 0, documents - 1)
 
 
 def test_a_sample_is_from_all_over_a_large_corpus(tmp_path: Path) -> None:
