@@ -1,5 +1,6 @@
 """The runs of a project: in its folder, and in the git worktrees in which retrainings, sweeps, evaluations, and others work."""
 
+import os
 import re
 import socket
 import time
@@ -129,10 +130,15 @@ def _stage_seconds_left(stage: StageNow, likely: float | None, now: float) -> fl
     return max(likely - spent, 0.0) if likely is not None else None
 
 
+def shown(path: Path) -> str:
+    """A path as text that can be printed and sent: bytes that are not UTF-8 are replaced."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def _place(folder: Path, project: Path) -> str:
     if folder == project:
         return "this folder"
-    return str(folder.relative_to(project)) if folder.is_relative_to(project) else str(folder)
+    return shown(folder.relative_to(project) if folder.is_relative_to(project) else folder)
 
 
 def _alive(run: RunNow) -> bool:

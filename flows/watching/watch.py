@@ -9,7 +9,7 @@ from typing import Any
 from flows.process.display import FEW
 from flows.watching import machine
 from flows.watching.page import PAGES, parts, shell, summary
-from flows.watching.runs import Seen, find
+from flows.watching.runs import Seen, find, shown
 from tasks.core.charts.local import local_app, serve_local
 
 
@@ -49,7 +49,7 @@ def create_app(project: Path) -> Any:
     from fastapi.responses import FileResponse, HTMLResponse
 
     app = local_app("retemper watch")
-    name = project.resolve().name
+    name = shown(Path(project.resolve().name))
 
     def choose(seen: Sequence[Seen], place: str | None) -> Seen | None:
         return next((item for item in seen if item.place == place), seen[0] if seen and place is None else None)

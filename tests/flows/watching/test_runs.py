@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 from dataclasses import asdict, replace
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fastapi.testclient import TestClient
 
 from flows.watching.record import BEFORE, RECORD, RunNow, StageNow
 from flows.watching.runs import Seen, find, left_by_progress, progress_share, seconds_left
+from flows.watching.watch import create_app, lines
 from tasks.core.stage import progress
 
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
@@ -43,6 +46,26 @@ def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
         ("this folder", "done", "retemper run"),
     ]
     assert runs[0].folder == (project / ".retemper/tree/below").resolve()
+
+
+def test_names_that_are_not_utf8_are_shown(tmp_path: Path) -> None:
+    """The page was an error 500: its text cannot be encoded."""
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/Gr\xfc\xdfe"))
+    tree = place / Path(os.fsdecode(b".retemper/\xfcbung"))
+    place.mkdir()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], cwd=place, check=True)
+    subprocess.run([*git, "commit", "-qm", "start", "--allow-empty"], cwd=place, check=True)
+    subprocess.run([*git, "worktree", "add", "-q", "--detach", os.fsencode(tree)], cwd=place, check=True)
+    for folder in (place, tree):
+        write_record(replace(OURS, ended=200.0), folder)
+    client = TestClient(create_app(place), base_url="http://localhost")
+    assert "Gr\ufffd\ufffde" in client.get("/").text
+    first = client.get("/api/now").json()["parts"]
+    assert ".retemper/\ufffdbung" in first["runs"]
+    (link,) = re.findall(r'href="\?place=(.retemper[^"]*)"', first["runs"])
+    assert ".retemper/\ufffdbung" in client.get(f"/api/now?place={link}").json()["parts"]["state"]
+    assert lines(find(place)[0]).encode()
 
 
 @pytest.mark.parametrize(
