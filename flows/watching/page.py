@@ -165,8 +165,7 @@ def _charts(seen: Seen) -> Markup:
             names_by_folder.setdefault(TRAINED[kind], []).append(name)
     charts = Markup("")
     for folder, names in names_by_folder.items():
-        curves = live_curves(seen.folder / folder, names)
-        shown = {metric: lines for metric, lines in curves.items() if metric == "loss" or metric.startswith("validation ")}
+        shown = live_curves(seen.folder / folder, names)
         if shown:
             order = [name for name in names if any(line.name == name for lines in shown.values() for line in lines)]
             drawn = (figure(curve_lines(lines, metric, order), f"{metric} over steps") for metric, lines in shown.items())
@@ -174,14 +173,18 @@ def _charts(seen: Seen) -> Markup:
     return Markup("<h2>Training</h2>{}").format(charts) if charts else Markup("")
 
 
+def _is_shown(metric: str) -> bool:
+    return metric == "loss" or metric.startswith("validation ")
+
+
 def live_curves(folder: Path, names: Sequence[str]) -> dict[str, list[Curve]]:
-    """`load_curves`, also for trainings in progress, from the temporary folders that become their curves at the end."""
+    """`load_curves` of the shown ones, also for trainings in progress, from the temporary folders that become their curves at the end."""
     curves: dict[str, list[Curve]] = {}
     for name in names:
         own_curves: dict[str, list[Curve]] = {}
         for place in (partial_path(folder / name).name, name):
             with suppress(OSError, ValueError):  # being replaced, as at the end of a training
-                own_curves = own_curves or load_curves(folder, [place])
+                own_curves = own_curves or load_curves(folder, [place], _is_shown)
         for metric, lines in own_curves.items():
             curves.setdefault(metric, []).extend(Curve(name, line.points) for line in lines)
     return curves

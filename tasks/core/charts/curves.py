@@ -1,7 +1,7 @@
 """Training curves as DVCLive leaves them: a TSV for each metric, columns step and value."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +16,14 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
 
-def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
-    """Curves by metric, in the order of `rounds`; untrained rounds have none."""
+def load_curves(folder: Path, rounds: Sequence[str], wanted: Callable[[str], bool] = lambda _: True) -> dict[str, list[Curve]]:
+    """Curves by metric, in the order of `rounds`; untrained rounds have none. Only files of `wanted` metrics are read."""
     curves: dict[str, list[Curve]] = {}
     for name in rounds:
         for path in sorted((folder / name / "plots" / "metrics").glob("*/*.tsv")):
-            points = thinned(read_tsv(path))
+            metric = path.stem if path.parent.name == "train" else f"{path.parent.name} {path.stem}"
+            points = thinned(read_tsv(path)) if wanted(metric) else []
             if points:
-                metric = path.stem if path.parent.name == "train" else f"{path.parent.name} {path.stem}"
                 curves.setdefault(metric, []).append(Curve(name, tuple(points)))
     return dict(sorted(curves.items(), key=lambda item: (item[0] != "loss", not item[0].startswith("validation "), item[0])))
 

@@ -10,7 +10,7 @@ from flows.watching import page
 from flows.watching.page import LAST_LINES, last_lines, parts, shell, summary
 from flows.watching.record import RunNow, StageNow
 from flows.watching.runs import Seen
-from tasks.core.charts.curves import load_curves
+from tasks.core.charts.curves import load_curves, read_tsv
 from tasks.core.files import write_json
 
 STAGES = (
@@ -118,6 +118,23 @@ def test_bars_curves_and_results(tmp_path: Path) -> None:
     assert parts([], seen_run(tmp_path), 80.0)["results"] == ""
 
 
+def test_curves_that_are_not_shown_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks every two seconds, and a long training's curves have megabytes."""
+    plots = tmp_path / "data/curves/a/plots/metrics"
+    for name in ("train/loss", "train/lr", "train/validation", "validation/nDCG@10", "validation_loss/x"):
+        (plots / name).parent.mkdir(parents=True, exist_ok=True)
+        (plots / f"{name}.tsv").write_text("step\tvalue\n0\t1.5\n")
+    names = []
+
+    def read(path: Path) -> list[tuple[float, float]]:
+        names.append(path.relative_to(plots).as_posix())
+        return read_tsv(path)
+
+    monkeypatch.setattr("tasks.core.charts.curves.read_tsv", read)
+    assert list(page.live_curves(tmp_path / "data/curves", ["a"])) == ["loss", "validation nDCG@10"]
+    assert names == ["train/loss.tsv", "validation/nDCG@10.tsv"]
+
+
 def test_results_of_every_kind_of_system(tmp_path: Path) -> None:
     stages = ("evaluate_bm25", "evaluate@a", "evaluate_adore@b", "evaluate_fuse@c", "evaluate_rerank@d", "evaluate_rescore@e")
     names = ("bm25", *"abcdef")
@@ -135,7 +152,7 @@ def test_curves_and_results_that_are_replaced_while_they_are_read(tmp_path: Path
     path.parent.mkdir(parents=True)
     path.write_text("step\tloss\n0\t1.5\n")
 
-    def read(folder: Path, names: list[str]) -> object:
+    def read(folder: Path, names: list[str], _: object) -> object:
         if names != ["a"]:
             raise FileNotFoundError(folder / names[0])
         return load_curves(folder, names)
