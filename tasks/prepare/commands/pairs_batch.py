@@ -10,7 +10,7 @@ columns. `corpus.places` and `queries.places` in FOLDER have one line per record
 import json
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,54 +21,15 @@ from tasks.core.stage.entry import stage
 from tasks.core.tables.schemas import SPLITS
 from tasks.core.text.plain import digest
 from tasks.prepare.commands.beir_folder import write_beir
+from tasks.prepare.commands.joined_ids import JoinedIds
 from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.readers import kinds, pairs
 from tasks.prepare.readers.lines import SHOWN
-from tasks.prepare.readers.pairs import Beside, columns_in, rows
-from tasks.prepare.source import At, Document, Query, Source
+from tasks.prepare.readers.pairs import Beside, Ids, columns_in, rows
+from tasks.prepare.source import Document, Query, Source
 
 Record = TypeVar("Record", Document, Query)
 NAMING = ("title", "id", "query_id")  # columns that decide which texts are one record
-
-
-@dataclass(frozen=True)
-class JoinedIds:
-    """The ids of a file's rows in one column, and those of the data set that it adds to. A text has the id of its first row."""
-
-    role: str
-    rows: dict[str, tuple[At, str]] = field(default_factory=dict)  # of the file, by id: the first, and the digest of its text
-    by_text: dict[str, str] = field(default_factory=dict)  # ids in the file, by digest
-    negatives: set[str] = field(default_factory=set)  # digests of the file's negatives
-    known: dict[str, str] = field(default_factory=dict)  # ids in the data set, by digest
-    sharing: dict[str, set[str]] = field(default_factory=dict)  # by digest of a text whose id the file has: ids of the data set's rows
-
-    def add(self, at: At, record_id: str, text: str) -> None:
-        if record_id:
-            self.rows.setdefault(record_id, (at, text))
-            self.by_text.setdefault(text, record_id)
-
-    def add_known(self, record_id: str, text: str) -> None:
-        if record_id and self.known.setdefault(text, record_id) in self.rows:
-            self.sharing.setdefault(text, set()).add(record_id)
-
-    def of_known(self) -> dict[str, str]:
-        """The ids in the data set of the file's texts, by digest."""
-        return {text: self.known[text] for text in self.by_text.keys() | self.negatives if text in self.known}
-
-    def refuse_shared(self, base: Path) -> None:
-        """UserError if the file replaces a text that the data set has under other ids too: their rows would get the new text as well."""
-        for text, ids in self.sharing.items():
-            first = self.known[text]
-            at, new = self.rows[first]
-            others = sorted(name for name in ids if name not in self.rows or self.rows[name][1] != new)
-            if others and new != text and new not in self.known and self.by_text[new] == first:
-                raise Invalid(
-                    where=str(at),
-                    found=f"another text for {self.role} {first[:SHOWN]!r}, whose text rows with other ids of {base} have too, such as "
-                    f"{others[0][:SHOWN]!r}",
-                    expected="a text of that id alone, since those rows would get the new text as well",
-                    remedy=f"change the row in {base.name} instead",
-                )
 
 
 def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
@@ -82,20 +43,21 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
         return pairs.read(spec.folder, spec.columns)
     if base.kind == "pairs":
         _refuse_other_names(spec, columns, base)
-    digests, documents, queries = set[str](), JoinedIds("id"), JoinedIds("query_id")
+    digests, queries, documents = set[str](), JoinedIds(Ids("query_id")), JoinedIds(Ids("id"))
     for row in rows(spec.folder, spec.columns):
         digests.add(key := digest(row.query))
         documents.add(row.at, row.document, digest(row.passage, row.title))
         documents.negatives.update(map(digest, row.negatives))
         queries.add(row.at, row.query_id, key)
     if base.kind == "pairs":
-        beside = beside_pairs(base, digests, documents, queries)
+        beside = beside_pairs(base, digests, queries=queries, documents=documents)
+        _refuse_moved(spec, base, (queries, documents))
     else:
         beside = Beside(splits_of(kinds.read(base, needs_qrels=False), digests))
     return pairs.read(spec.folder, spec.columns, beside)
 
 
-def beside_pairs(base: DatasetSpec, digests: Collection[str], documents: JoinedIds, queries: JoinedIds) -> Beside:
+def beside_pairs(base: DatasetSpec, digests: Collection[str], *, queries: JoinedIds, documents: JoinedIds) -> Beside:
     """The splits and ids of a data set of pairs, for a file that adds to it: `digests` of its queries, and the ids in its columns.
 
     One pass over the data set: every file of an inbox needs it. UserError if the file replaces a text that other ids have too.
@@ -108,17 +70,17 @@ def beside_pairs(base: DatasetSpec, digests: Collection[str], documents: JoinedI
         queries.add_known(row.query_id, key)
         if row.document:
             documents.add_known(row.document, digest(row.passage, row.title))
-            unnamed |= documents.by_text.keys() & {digest(text) for text in row.negatives}
+            unnamed |= documents.own.by_text.keys() & {digest(text) for text in row.negatives}
     for ids in (documents, queries):
         ids.refuse_shared(base.folder)
-    known_documents = {key: key for key in unnamed} | documents.of_known()  # a negative that is no passage has its digest for an id
+    known_documents = {key: key for key in unnamed} | documents.taken()  # a negative that is no passage has its digest for an id
     shares = pairs.shares_of(splits)
     final_splits = {key: {shares.split(split, text) for split in row_splits} for key, (text, row_splits) in matches.items()}
     return Beside(
         {key: next(split for split in SPLITS if split in found) for key, found in final_splits.items()},
         splits,
         known_documents,
-        queries.of_known(),
+        queries.taken(),
     )
 
 
@@ -171,6 +133,28 @@ def _refuse_other_names(spec: DatasetSpec, columns: Columns, base: DatasetSpec) 
                 f"{base.folder}",
                 expected="it in both or in neither, so that equal texts are one record",
                 remedy=f"add it to {lacks.name}, drop it from {has.name}, or exclude it from both: dataset.source=pairs:FILE#{role}=",
+            )
+
+
+def _refuse_moved(spec: DatasetSpec, base: DatasetSpec, ids: tuple[JoinedIds, JoinedIds]) -> None:
+    """UserError if the file has a query with an answer that the data set has, but under other ids, and theirs for another pair.
+
+    So it is in an export whose ids number its rows, after a row was added in front. Reads both again if the file replaces a text."""
+    replaced = [one.replaced() for one in ids]
+    if not any(replaced):
+        return
+    texts = [{*new, *new.values()} for new in replaced]
+    pairs_of_file = ((row.at, (digest(row.query), digest(row.passage, row.title))) for row in rows(spec.folder, spec.columns))
+    places = {pair: at for at, pair in pairs_of_file if any(text in some for text, some in zip(pair, texts, strict=True))}
+    for row in rows(base.folder, base.columns):
+        pair = digest(row.query), digest(row.passage, row.title)
+        if pair in places and tuple(new.get(text, text) for text, new in zip(pair, replaced, strict=True)) not in places:
+            role, name = next((one.own.role, one.known[text]) for one, text, new in zip(ids, pair, replaced, strict=True) if text in new)
+            raise Invalid(
+                where=str(places[pair]),
+                found=f"a text that {base.folder} has under {role} {name[:SHOWN]!r}, which is another text in this file",
+                expected="ids that stay with their texts",
+                remedy=f"correct that id, or if the column numbers rows, exclude it from both files: dataset.source=pairs:FILE#{role}=",
             )
 
 
