@@ -15,8 +15,9 @@ class JoinedIds:
 
     own: Ids  # of the file
     rows: dict[str, tuple[At, str]] = field(default_factory=dict)  # of the file, by id: the first, and its text
-    negatives: set[str] = field(default_factory=set)  # of the file
+    unnamed: set[str] = field(default_factory=set)  # texts of the file in rows without an id, and negatives
     known: dict[str, str] = field(default_factory=dict)  # ids in the data set, by text
+    known_unnamed: set[str] = field(default_factory=set)  # texts of the file that the data set has without an id
     sharing: dict[str, set[str]] = field(default_factory=dict)  # by text whose id the file has: ids of the data set's rows
 
     def add(self, at: At, record_id: str, text: str) -> None:
@@ -24,14 +25,23 @@ class JoinedIds:
         if record_id:
             self.own.add(at, record_id, text)
             self.rows.setdefault(record_id, (at, text))
+        else:
+            self.unnamed.add(text)
 
     def add_known(self, record_id: str, text: str) -> None:
-        if record_id and self.known.setdefault(text, record_id) in self.rows:
+        """Add a row of the data set, or a negative, which has no id."""
+        if not record_id:
+            if text in self.own.by_text or text in self.unnamed:
+                self.known_unnamed.add(text)
+        elif self.known.setdefault(text, record_id) in self.rows:
             self.sharing.setdefault(text, set()).add(record_id)
 
     def taken(self) -> dict[str, str]:
-        """The ids in the data set that texts of the file get, by text: those that the file itself gives no other text."""
-        found = {text: self.known[text] for text in self.own.by_text.keys() | self.negatives if text in self.known}
+        """The ids in the data set that texts of the file get, by text: those that the file itself gives no other text.
+
+        A text that the data set has without an id has its digest for one."""
+        texts = self.own.by_text.keys() | self.unnamed
+        found = {text: self.known.get(text, text) for text in texts if text in self.known or text in self.known_unnamed}
         others = {text: other for text, name in found.items() if (other := self.own.texts.get(name, text)) != text}
         kept = found.keys() - others.keys()
         freed = {other: text for text, other in others.items()}

@@ -46,9 +46,11 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
     digests, queries, documents = set[str](), JoinedIds(Ids("query_id")), JoinedIds(Ids("id"))
     for row in rows(spec.folder, spec.columns):
         digests.add(key := digest(row.query))
-        documents.add(row.at, row.document, digest(row.passage, row.title))
-        documents.negatives.update(map(digest, row.negatives))
-        queries.add(row.at, row.query_id, key)
+        if columns.id is not None:
+            documents.add(row.at, row.document, digest(row.passage, row.title))
+            documents.unnamed.update(map(digest, row.negatives))
+        if columns.query_id is not None:
+            queries.add(row.at, row.query_id, key)
     if base.kind == "pairs":
         beside = beside_pairs(base, digests, queries=queries, documents=documents)
         _refuse_moved(spec, base, (queries, documents))
@@ -62,24 +64,24 @@ def beside_pairs(base: DatasetSpec, digests: Collection[str], *, queries: Joined
 
     One pass over the data set: every file of an inbox needs it. UserError if the file replaces a text that other ids have too.
     """
-    splits, matches, unnamed = set[str](), dict[str, tuple[str, set[str]]](), set[str]()
+    splits, matches = set[str](), dict[str, tuple[str, set[str]]]()
     for row in rows(base.folder, base.columns):
         splits.add(row.split)
         if (key := digest(row.query)) in digests:
             matches.setdefault(key, (row.query, set()))[1].add(row.split)
         queries.add_known(row.query_id, key)
-        if row.document:
+        if documents.own.by_text or documents.unnamed:
             documents.add_known(row.document, digest(row.passage, row.title))
-            unnamed |= documents.own.by_text.keys() & {digest(text) for text in row.negatives}
+            for text in row.negatives:
+                documents.add_known("", digest(text))
     for ids in (documents, queries):
         ids.refuse_shared(base.folder)
-    known_documents = {key: key for key in unnamed} | documents.taken()  # a negative that is no passage has its digest for an id
     shares = pairs.shares_of(splits)
     final_splits = {key: {shares.split(split, text) for split in row_splits} for key, (text, row_splits) in matches.items()}
     return Beside(
         {key: next(split for split in SPLITS if split in found) for key, found in final_splits.items()},
         splits,
-        known_documents,
+        documents.taken(),
         queries.taken(),
     )
 

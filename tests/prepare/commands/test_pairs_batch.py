@@ -76,6 +76,17 @@ def test_known_texts_have_the_ids_of_the_data_set(tmp_path: Path) -> None:
     assert judged == {("q0", "3"), ("q11", "0"), ("q12", waiting)}
 
 
+def test_known_texts_without_an_id_are_not_added_twice(tmp_path: Path) -> None:
+    base = f"{HEAD},,how,restart,wait\n1,q1,why,charge,\n"
+    documents, queries, judged = read_beside(tmp_path, base, f"{HEAD}8,q8,How,Restart,\n9,q9,what,wait,\n")
+    assert documents == {digest("restart"): "Restart", digest("wait"): "wait"}
+    assert queries == {digest("how"): "How", "q9": "what"}
+    assert judged == {(digest("how"), digest("restart")), ("q9", digest("wait"))}
+    documents, queries, _ = read_beside(tmp_path, base, f"{HEAD},,why,charge,\n,,when,now,\n9,,what,off,\n")
+    assert documents == {"1": "charge", digest("now"): "now", "9": "off"}, "nor those that the file has without one"
+    assert queries == {"q1": "why", digest("when"): "when", digest("what"): "what"}
+
+
 def test_a_known_id_gets_a_new_text_if_no_other_row_has_the_old_one(tmp_path: Path) -> None:
     documents, queries, _ = read_beside(tmp_path, BASE, f"{HEAD}1,q1,why not,charge it,\n")
     assert (documents, queries) == ({"1": "charge it"}, {"q1": "why not"})
