@@ -1,7 +1,8 @@
 """A file of pairs as a batch: it is converted to a BEIR folder, which is read in its place.
 
 The folder is .retemper/pairs/KEY/NAME of the project. A separate process writes it (tasks.prepare.commands.pairs_batch), and again if the
-file, its columns, the data set, the forgotten records, or the code that reads it have changed. Messages on lines of the folder name the
+file, its columns, the data set, the forgotten records, or the code that reads it have changed, or if another batch gives a new text to an
+id of the data set that a text of the file had got (TAKEN). Messages on lines of the folder name the
 rows of the file.
 """
 
@@ -11,27 +12,34 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from flows.batches.records import documents, files_of, queries
 from flows.process import locks
 from flows.process.problems import Problems
 from flows.process.processes import Processes, environment
 from tasks.core.errors import DiskError, UserError
 from tasks.core.files import file_stamp, new_folder, read_json, write_json
 from tasks.core.sources.datasets import DatasetSpec, dataset_files, parse_dataset
-from tasks.core.sources.forgotten import marks_digest
+from tasks.core.sources.forgotten import KINDS, Kind, marks_digest
 from tasks.core.sources.pairs import is_pairs_file, pairs_file
 from tasks.core.stage.code import Reader
+from tasks.core.text.plain import digest
 
 FOLDER = Path(".retemper/pairs")
+TAKEN = (
+    "taken.json"  # in each folder: {"document", "query": {an id of the data set that a text got in place of its own: digest of the text}}
+)
 OF = "of.json"  # in each folder: what it was made from
 READER = "tasks.prepare.commands.pairs_batch"  # writes the folder
 ROOT = Path(__file__).resolve().parents[2]  # of the code that is running, whatever the current folder has
+Ids = dict[Kind, dict[str, str]]  # as in TAKEN
+Replaced = dict[Kind, list[str]]  # ids of the data set that batches give another text
 LEAKING = re.compile(r"\bquery '([^']*)' (?=has the text|is judged)")
 
 
@@ -52,8 +60,22 @@ class PairsFiles:
         """The SPEC of a file of the inbox, with the columns that the data set's SPEC names. A link keeps its name."""
         return f"pairs:{path.parent.resolve() / path.name}{self.source.columns}"
 
-    def folder(self, path: Path) -> Path:
-        """`path`, if it is a folder, else the folder with the rows of the file. Raises UserError if the file cannot be read."""
+    def folders(self, paths: Sequence[Path], others: Sequence[Path] = ()) -> list[Path]:
+        """The `folder` of each path. There, no text has an id of the data set to which another of the folders, or of `others`, gives a
+        new text."""
+        folders = {path: self.folder(path) for path in paths}
+        batches = {path: folder for path, folder in folders.items() if not self._is_source(path)}
+        taken: dict[Path, Ids] = {path: read_json(folder / TAKEN) for path, folder in batches.items() if path != folder}
+        replaced = _replaced(taken.values(), [*batches.values(), *others])
+        for path, ids in taken.items():
+            self.folder(path, {kind: names for kind in KINDS if (names := sorted(ids.get(kind, {}).keys() & replaced[kind]))})
+        return [*folders.values()]
+
+    def folder(self, path: Path, replaced: Replaced | None = None) -> Path:
+        """`path`, if it is a folder, else the folder with the rows of the file. Raises UserError if the file cannot be read.
+
+        `replaced`: ids of the data set that other batches give another text; None: as when the folder was last made.
+        """
         if path.is_dir():
             return path
         if not os.access(path, os.R_OK):  # not a fault of the disk, which would end the retraining
@@ -70,10 +92,15 @@ class PairsFiles:
         }
         about = json.loads(json.dumps(about))
         with locks.wait_and_hold(folder.parent.with_suffix(".lock")):  # a check by hand may run beside a retraining
-            if not (folder / OF).exists() or read_json(folder / OF) != about:
+            made_of = read_json(folder / OF) if (folder / OF).exists() else {}
+            earlier = made_of.pop("replaced", {})
+            is_current = made_of == about
+            if replaced is None:
+                replaced = earlier if is_current else {}
+            if not is_current or replaced != earlier:
                 with new_folder(folder) as temporary:
-                    self._write(about["source"], base, temporary)
-                    write_json(temporary / OF, about)
+                    self._write(about["source"], base, replaced=replaced, folder=temporary)
+                    write_json(temporary / OF, about | {"replaced": replaced})
         return folder
 
     def drop(self, path: Path) -> None:
@@ -88,11 +115,12 @@ class PairsFiles:
         key = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
         return (self.project / FOLDER / key / path.name).resolve()
 
-    def _write(self, source: str, base: str, folder: Path) -> None:
+    def _write(self, source: str, base: str, *, replaced: Replaced, folder: Path) -> None:
         output = list[str]()
         with TemporaryDirectory() as scratch:
             problems, request = Problems(Path(scratch, "problems")), Path(scratch, "asked.json")
-            request.write_text(json.dumps({"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder)}))
+            asked = {"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder), "replaced": replaced}
+            request.write_text(json.dumps(asked))
             command = [sys.executable, "-m", READER, str(request)]
             status = self.processes.run(command, output.append, environment(**problems.environment), folder=ROOT)
             failures = problems.take()
@@ -100,6 +128,24 @@ class PairsFiles:
             raise (DiskError if failures[0].kind == DiskError.kind else UserError)(failures[0].message)
         if status:
             raise RuntimeError(f"{command[2]} ended with status {status}: {output[-1] if output else 'no message'}")
+
+
+def _replaced(taken: Iterable[Ids], folders: Iterable[Path]) -> dict[Kind, set[str]]:
+    """The ids that one of the folders gives another text than they have in `taken`."""
+    wanted: Ids = {kind: {} for kind in KINDS}
+    for ids in taken:
+        for kind, texts in ids.items():
+            wanted[kind] |= texts
+    replaced: dict[Kind, set[str]] = {kind: set() for kind in KINDS}
+    for folder in folders if any(wanted.values()) else ():
+        files = files_of(folder)
+        for document in documents(files, lambda _: None) if wanted["document"] else ():
+            if document.id in wanted["document"] and wanted["document"][document.id] != digest(document.text, document.title):
+                replaced["document"].add(document.id)
+        for query in queries(files, lambda _: None) if wanted["query"] else ():
+            if query.id in wanted["query"] and wanted["query"][query.id] != digest(query.text):
+                replaced["query"].add(query.id)
+    return replaced
 
 
 @cache

@@ -64,7 +64,7 @@ class Inbox:
 
     def folders(self, paths: Sequence[Path]) -> list[Path]:
         """The folders that are read for data set and batches: the paths themselves, or for a file of pairs the folder made from it."""
-        return [self.files.folder(path) for path in paths]
+        return self.files.folders(paths)
 
     def spec_of(self, path: Path) -> str:
         """The SPEC of a batch that is a whole data set."""
@@ -273,7 +273,7 @@ class Inbox:
             path.name, "quarantined", stamp, self.source_stamp(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds")
         )
         try:
-            folder = self.files.folder(path)
+            [folder] = self.files.folders([path], known.folders[len(self.sources) :])
             if not files_of(folder).all():
                 raise UserError(
                     f"{path}: found no corpus, queries or qrels, expected corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or .csv"

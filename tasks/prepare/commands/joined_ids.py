@@ -1,5 +1,6 @@
 """The ids of a file of pairs in one column, beside those of the data set that it adds to (tasks.prepare.commands.pairs_batch)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +15,12 @@ class JoinedIds:
     """Texts are keys here, by their digest. A text has the id of its first row, in the file as in the data set."""
 
     own: Ids  # of the file
+    replaced: Collection[str] = ()  # ids in the data set that other batches give another text
     rows: dict[str, tuple[At, str]] = field(default_factory=dict)  # of the file, by id: the first, and its text
     unnamed: set[str] = field(default_factory=set)  # texts of the file in rows without an id, and negatives
     known: dict[str, str] = field(default_factory=dict)  # ids in the data set, by text
     known_unnamed: set[str] = field(default_factory=set)  # texts of the file that the data set has without an id
+    known_ids: set[str] = field(default_factory=set)  # ids of the file that the data set has, too
     sharing: dict[str, set[str]] = field(default_factory=dict)  # by text whose id the file has: ids of the data set's rows
 
     def add(self, at: At, record_id: str, text: str) -> None:
@@ -30,6 +33,8 @@ class JoinedIds:
 
     def add_known(self, record_id: str, text: str) -> None:
         """Add a row of the data set, or a negative, which has no id."""
+        if record_id in self.rows:
+            self.known_ids.add(record_id)
         if not record_id:
             if text in self.own.by_text or text in self.unnamed:
                 self.known_unnamed.add(text)
@@ -50,7 +55,22 @@ class JoinedIds:
                 kept.add(text)
         return {text: found[text] for text in kept}
 
-    def replaced(self) -> dict[str, str]:
+    def final(self) -> dict[str, str]:
+        """The ids of texts of the file, by text, where they are neither its own nor, without one, the digest.
+
+        In place of one of the data set's that another batch gives another text, a text has its own, or its digest if that is known."""
+        final = self.taken()
+        for text, name in final.items():
+            own = self.own.by_text.get(text, text)
+            if name in self.replaced and name != own:
+                final[text] = text if own in self.known_ids else own
+        return final
+
+    def foreign(self) -> dict[str, str]:
+        """The texts that other batches must not replace, by the ids in the data set that they get in place of their own."""
+        return {name: text for text, name in self.taken().items() if name != self.own.by_text.get(text)}
+
+    def new_texts(self) -> dict[str, str]:
         """The file's new texts of ids in the data set, by the old text."""
         taken = self.taken()
         new = ((text, self.own.texts.get(name, text)) for text, name in self.known.items() if name in self.own.texts)
@@ -58,7 +78,7 @@ class JoinedIds:
 
     def refuse_shared(self, base: Path) -> None:
         """UserError if the file replaces a text that the data set has under other ids too: their rows would get the new text as well."""
-        for text, new in self.replaced().items():
+        for text, new in self.new_texts().items():
             first = self.known[text]
             at, _ = self.rows[first]
             others = sorted(name for name in self.sharing[text] - {first} if name not in self.rows or self.rows[name][1] != new)

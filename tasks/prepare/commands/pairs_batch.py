@@ -1,21 +1,25 @@
 """Write a file of pairs as a BEIR folder that fits the data set it will be merged with. The process behind a file in an inbox
 (flows.batches.pairs_files): `python -m tasks.prepare.commands.pairs_batch REQUEST`.
 
-REQUEST is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER}.
+REQUEST is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER,
+"replaced": {"document", "query": ids of the data set that other batches give another text}}.
 A query whose text the data set has keeps the split that it has there. If the data set is a file of pairs too, equal texts get equal ids
 (the data set's, if it has the text), and new queries are divided as if the rows were in that file. Memory then holds the ids in its
 columns. `corpus.places` and `queries.places` in FOLDER have one line per record of the table: the row of the file that it came from.
+taken.json has the ids of the data set that texts of the file got in place of their own: {"document", "query": {ID: digest of the text}}.
 """
 
 import json
 import sys
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from tasks.core.errors import Invalid, UserError
+from tasks.core.files import write_json
 from tasks.core.sources.datasets import DatasetSpec, parse_dataset
+from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.sources.pairs import Columns
 from tasks.core.stage.entry import stage
 from tasks.core.tables.schemas import SPLITS
@@ -29,21 +33,31 @@ from tasks.prepare.readers.pairs import Beside, Ids, columns_in, rows
 from tasks.prepare.source import Document, Query, Source
 
 Record = TypeVar("Record", Document, Query)
+TAKEN = "taken.json"
 NAMING = ("title", "id", "query_id")  # columns that decide which texts are one record
 
 
-def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
-    """Read a file of pairs as an addition to the data set `base`.
+@dataclass(frozen=True)
+class Addition:
+    """A file of pairs as an addition to a data set. `taken`: as in taken.json."""
+
+    source: Source
+    taken: dict[Kind, dict[str, str]] = field(default_factory=dict)
+
+
+def read(spec: DatasetSpec, base: DatasetSpec | None = None, replaced: Mapping[Kind, Collection[str]] | None = None) -> Addition:
+    """Read a file of pairs as an addition to the data set `base`. `replaced`: ids in it that other batches give another text.
 
     UserError if it has no row, or if `base` is a file of pairs that names its records by different columns."""
     columns = columns_in(spec.folder, spec.columns)
     if columns is None:
         raise UserError(f"{spec.folder}: found no row, expected a query and the passage that answers it; add one")
     if base is None:
-        return pairs.read(spec.folder, spec.columns)
+        return Addition(pairs.read(spec.folder, spec.columns))
     if base.kind == "pairs":
         _refuse_other_names(spec, columns, base)
-    digests, queries, documents = set[str](), JoinedIds(Ids("query_id")), JoinedIds(Ids("id"))
+    digests, replaced = set[str](), replaced or {}
+    queries, documents = (JoinedIds(Ids(role), replaced.get(kind, ())) for role, kind in (("query_id", "query"), ("id", "document")))
     for row in rows(spec.folder, spec.columns):
         digests.add(key := digest(row.query))
         if columns.id is not None:
@@ -56,7 +70,7 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
         _refuse_moved(spec, base, (queries, documents))
     else:
         beside = Beside(splits_of(kinds.read(base, needs_qrels=False), digests))
-    return pairs.read(spec.folder, spec.columns, beside)
+    return Addition(pairs.read(spec.folder, spec.columns, beside), {"document": documents.foreign(), "query": queries.foreign()})
 
 
 def beside_pairs(base: DatasetSpec, digests: Collection[str], *, queries: JoinedIds, documents: JoinedIds) -> Beside:
@@ -81,8 +95,8 @@ def beside_pairs(base: DatasetSpec, digests: Collection[str], *, queries: Joined
     return Beside(
         {key: next(split for split in SPLITS if split in found) for key, found in final_splits.items()},
         splits,
-        documents.taken(),
-        queries.taken(),
+        documents.final(),
+        queries.final(),
     )
 
 
@@ -142,7 +156,7 @@ def _refuse_moved(spec: DatasetSpec, base: DatasetSpec, ids: tuple[JoinedIds, Jo
     """UserError if the file has a query with an answer that the data set has, but under other ids, and theirs for another pair.
 
     So it is in an export whose ids number its rows, after a row was added in front. Reads both again if the file replaces a text."""
-    replaced = [one.replaced() for one in ids]
+    replaced = [one.new_texts() for one in ids]
     if not any(replaced):
         return
     texts = [{*new, *new.values()} for new in replaced]
@@ -163,7 +177,11 @@ def _refuse_moved(spec: DatasetSpec, base: DatasetSpec, ids: tuple[JoinedIds, Jo
 def main(request_file: str) -> None:
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     base = parse_dataset(request["base"]) if request["base"] else None
-    write(without_forgotten(read(parse_dataset(request["source"]), base), frozenset(request["marks"])), Path(request["folder"]))
+    addition, marks = read(parse_dataset(request["source"]), base, request["replaced"]), frozenset(request["marks"])
+    folder = Path(request["folder"])
+    write(without_forgotten(addition.source, marks), folder)
+    taken = {kind: {name: text for name, text in ids.items() if mark(kind, name) not in marks} for kind, ids in addition.taken.items()}
+    write_json(folder / TAKEN, taken)
 
 
 if __name__ == "__main__":

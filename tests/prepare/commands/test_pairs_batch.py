@@ -50,7 +50,7 @@ def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(module, "rows", record_opened)
     source = pairs_batch.read(parse_dataset(f"pairs:{tmp_path}/new.csv"), parse_dataset(f"pairs:{tmp_path}/faq.csv"))
     (tmp_path / "out").mkdir()
-    pairs_batch.write(source, tmp_path / "out")
+    pairs_batch.write(source.source, tmp_path / "out")
     assert opened.count("faq.csv") == 1
 
 
@@ -58,7 +58,7 @@ def read_beside(folder: Path, base: str, added: str) -> tuple[dict[str, str], di
     """The texts of documents and queries by id, and the judgments, of a file's rows as an addition to those of another."""
     (folder / "faq.csv").write_text(base)
     (folder / "new.csv").write_text(added)
-    source = pairs_batch.read(*(parse_dataset(f"pairs:{folder}/{name}.csv") for name in ("new", "faq")))
+    source = pairs_batch.read(*(parse_dataset(f"pairs:{folder}/{name}.csv") for name in ("new", "faq"))).source
     judged = {(qrel.query, qrel.doc) for split in source.qrels.values() for qrel in split()}
     queries = {query.id: query.text for query in source.queries[""]()}
     return {document.id: document.text for document in source.documents()}, queries, judged
