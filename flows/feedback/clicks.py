@@ -248,7 +248,8 @@ def _ids(field: str, items: Sequence[object]) -> list[str]:
 
 def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.name.removesuffix(".gz").endswith(".csv"):
-        for row in csv_rows(path, ("query", "shown"), "query, shown, and clicked or position"):
+        optional = ("clicked", "position", "doc", "event", "id")
+        for row in csv_rows(path, ("query", "shown"), "query, shown, and clicked or position", optional=optional):
             yield row.at, {column: cell for column, cell in row.cells.items() if column and cell}
         return
     for number, line in lines(path, log.skip):

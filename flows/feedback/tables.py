@@ -17,10 +17,11 @@ class Row(NamedTuple):
     delimiter: str
 
 
-def csv_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[Row]:
+def csv_rows(path: Path, columns: Sequence[str], expected: str, *, optional: Sequence[str] = ()) -> Iterator[Row]:
     """The rows of a CSV file with a header, plain or .gz.
 
-    Raises UserError if one of `columns` is missing, which tells what is `expected`, or if the file or a row cannot be read.
+    Raises UserError if one of `columns` is missing, which tells what is `expected`, if one of these or of the
+    `optional` ones is there twice, or if the file or a row cannot be read.
     """
     csv.field_size_limit(LARGEST_CELL)
     try:
@@ -30,6 +31,12 @@ def csv_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[Row]
             reader = csv.DictReader(handle, delimiter=delimiter, strict=True)
             if missing := [name for name in columns if name not in (reader.fieldnames or [])]:
                 raise UserError(f"{path}:{lines_before + 1}: no column {', '.join(missing)}, expected {expected}")
+            header = [*(reader.fieldnames or [])]
+            if repeated := [name for name in (*columns, *optional) if header.count(name) > 1]:
+                raise UserError(
+                    f"{path}:{lines_before + 1}: found column {repeated[0]} {header.count(repeated[0])} times, expected it once; rename or "
+                    "remove the others"
+                )
             for cells in reader:
                 yield Row(f"{path}:{lines_before + reader.line_num}", cells, delimiter)
     except csv.Error as error:

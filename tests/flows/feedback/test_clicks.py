@@ -313,6 +313,7 @@ def test_dev_has_what_is_surely_relevant(tmp_path: Path, shown: int, clicked: in
             json.dumps({"event": "search", "id": "1", "query": f"blake2b:{'0f' * 16}", "shown": ["a"]}),
             "found no search (FILE:1: found a hashed query, expected its text, as retemper serve --log-queries plain writes it)",
         ),
+        ("log.csv", "query,shown,clicked,clicked\na,b c,b,c\n", "FILE:1: found column clicked 2 times, expected it once"),
         ("log.csv", "query,clicked\na,b\n", "FILE:1: no column shown, expected query, shown"),
         ("log.csv", "query;shown,clicked\na;b\n", "FILE:1: found commas and semicolons in the header"),
         (

@@ -22,10 +22,19 @@ def test_rows_and_their_lines(tmp_path: Path, name: str) -> None:
     ]
 
 
+def test_only_columns_that_are_read_must_be_there_once(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("id,note,note\na,x,y\n")
+    assert [row.cells["id"] for row in csv_rows(path, ["id"], "id")] == ["a"]
+    with pytest.raises(UserError, match=r"table.csv:1: found column note 2 times, expected it once; rename or remove the others$"):
+        list(csv_rows(path, ["id"], "id", optional=["note"]))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"text\nx\n", r":1: no column id, n, expected id and n$"),
+        (b"sep=,\nid,n,,,n\n1,2,,,3\n", ":2: found column n 2 times, expected it once; rename or remove the others$"),
         (b'sep=,\nid,n\n1,2\n"1,2\n', r":4: cannot be read \(unexpected end of data\), expected CSV in the row that begins here; fix it$"),
         (b"id,n\n\xff,1\n", r": cannot be read \(.*\), expected CSV in UTF-8, gzip if its name ends in \.gz$"),
         (None, r": cannot be read \(.*\), expected CSV in UTF-8, gzip if its name ends in \.gz$"),
