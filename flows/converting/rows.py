@@ -1,5 +1,6 @@
 """Rows of a file: JSON lines (plain or gzip), Parquet, or lines of text, each with its place: FILE:LINE, or FILE:ROW for Parquet."""
 
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,6 +10,7 @@ from tasks.core.errors import UserError
 
 Row = dict[str, Any]
 PARQUET = b"PAR1"  # first bytes of a file
+ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 PARQUET_ROWS = 1024  # rows in memory at a time; some files also have images, in columns that are not read
 
 
@@ -32,9 +34,11 @@ def rows(path: Path, expected: str, wanted: Collection[str]) -> Iterator[tuple[s
 
 
 def cells(path: Path, names: tuple[str, ...], separator: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Lines with exactly the columns `names`, separated by `separator`, or by blanks and tabs if that is None."""
+    """Lines with exactly the columns `names`, separated by `separator`, or by blanks and tabs if that is None.
+
+    An id may contain other spaces."""
     for number, line in lines(path, refuse):
-        at, values = f"{path}:{number}", line.split(separator)
+        at, values = f"{path}:{number}", line.split(separator) if separator else ASCII_WORDS.findall(line)
         if len(values) != len(names):
             between = "tabs" if separator else "blanks or tabs"
             expected = f"{len(names)} separated by {between} ({', '.join(names)})"

@@ -58,8 +58,10 @@ def test_queries(tmp_path: Path, text: str, form: str) -> None:
 
 def test_qrels(tmp_path: Path) -> None:
     path = tmp_path / "qrels.txt"
-    path.write_text("q1 0 d1 2\nq1\tQ0\td2\t0\n")
-    assert list(judgments(path)) == [Judgment(f"{path}:1", "q1", "d1", 2), Judgment(f"{path}:2", "q1", "d2", 0)]
+    path.write_text("q1 0 d1 2\nq1\tQ0\td2\t0\nq1 0  d\u00a03\u30004 \t1 \n", encoding="utf-8")
+    rows = [(row.doc, row.grade) for row in judgments(path)]
+    assert rows == [("d1", 2), ("d2", 0), ("d\u00a03\u30004", 1)], "an id may contain other spaces than ASCII's"
+    assert next(judgments(path)) == Judgment(f"{path}:1", "q1", "d1", 2)
 
 
 @pytest.mark.parametrize(
