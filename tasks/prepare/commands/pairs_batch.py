@@ -57,7 +57,8 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None, replaced: Mapping[K
     if base.kind == "pairs":
         _refuse_other_names(spec, columns, base)
     digests, replaced = set[str](), replaced or {}
-    queries, documents = (JoinedIds(Ids(role), replaced.get(kind, ())) for role, kind in (("query_id", "query"), ("id", "document")))
+    queries = JoinedIds(Ids("query_id"), replaced.get("query", ()))
+    documents = JoinedIds(Ids("id"), replaced.get("document", ()))
     for row in rows(spec.folder, spec.columns):
         digests.add(key := digest(row.query))
         if columns.id is not None:
