@@ -131,9 +131,15 @@ def data_folder(intake: Intake, source: str, project: Path) -> Path:
 
 
 def known_records(intake: Intake, source: str, project: Path) -> Known | None:
-    """What a new batch is checked against: the data set and the accepted batches; None if the data set is not in a form of batches."""
+    """What a new batch is checked against: the data set and the accepted batches; None if the data set is not in a form of batches.
+
+    Raises UserError if the data set is unavailable.
+    """
     inbox = _inbox(intake, source, project)
-    return inbox.known(inbox.accepted()) if inbox.sources else None
+    if not inbox.sources:
+        return None
+    inbox.refuse_unmergeable()
+    return inbox.known(inbox.accepted())
 
 
 def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:

@@ -53,6 +53,18 @@ def test_a_batch_whose_file_is_renamed_while_it_is_listed_is_being_written(proje
     assert [batch.state for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("beir:gone", "gone: not found, expected a BEIR folder with corpus.jsonl"),
+        ("pairs:gone.csv", "gone.csv: not found, expected a file"),
+    ],
+)
+def test_an_unavailable_data_set_is_not_called_unreadable(project: Path, source: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        inbox.known_records(RULE, source, project)
+
+
 def test_a_source_whose_file_is_renamed_while_it_is_listed_ends_nothing(project: Path) -> None:
     update(project / "base")
     assert [batch.state for batch in take_in(RULE, SOURCE, project, say=lambda _: None).batches] == ["accepted"]
