@@ -19,13 +19,15 @@ def take_in(path: Path, batch: Path, split: str) -> tuple[int, int]:
     """Write the rows of a CSV file (data/failures/suspects/SPLIT.csv) that have a score to BATCH/qrels/SPLIT.tsv.
 
     Returns how many rows have a score, and how many have none. Raises UserError, with the line, for a wrong score; if there is none; and
-    if a judged query is in the other of dev and test.
+    if a judged query is in the other of dev and test, or was made from a document.
     """
     out = batch / "qrels" / f"{split}.tsv"
     if out.exists():
         raise UserError(f"{out}: already exists, expected a new batch; name another folder")
     rows, blank = _rows(path)
-    _refuse_other_split(path, {query for query, _, _ in rows}, split)
+    judged = {query for query, _, _ in rows}
+    _refuse_made(path, judged, split)
+    _refuse_other_split(path, judged, split)
     if not rows:
         raise UserError(f"{path}: no row has a score, expected 0 (not relevant), 1, or more in column score; judge some")
     with new_file(out) as temporary:
@@ -41,9 +43,18 @@ def _refuse_other_split(path: Path, judged: Collection[str], split: str) -> None
         raise UserError(f"{path}: found query {misplaced[0]}, which is in {other}, expected queries of {split}; use --split {other}")
 
 
-def _in_split(judged: Collection[str], split: str) -> set[str]:
-    """The judged queries that a split of the project's corpus has."""
-    queries = Path("data/corpus/queries") / f"{split}.parquet"
+def _refuse_made(path: Path, judged: Collection[str], split: str) -> None:
+    """UserError if a query was made from a document: the next run makes others, and the inbox knows no such query."""
+    if made := sorted(_in_split(judged, split, "pseudo") - _in_split(judged, split)):
+        raise UserError(
+            f"{path}: found query {made[0][:SHOWN]}, which was made from a document, expected queries of the source; collect people's, "
+            "as with retemper clicks"
+        )
+
+
+def _in_split(judged: Collection[str], split: str, corpus: str = "corpus") -> set[str]:
+    """The judged queries that a split of the project's corpus has, the source's own or (`corpus`: pseudo) the one with made queries."""
+    queries = Path("data", corpus, "queries") / f"{split}.parquet"
     batches = read_batches(queries, QUERIES, ["id"]) if queries.is_file() else ()
     return {query for batch in batches for query in batch["id"].to_pylist() if query in judged}
 

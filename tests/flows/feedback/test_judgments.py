@@ -67,6 +67,20 @@ def test_a_query_of_the_other_split_is_refused(
     assert not Path("judged").exists()
 
 
+def test_a_made_query_is_refused(suspects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for corpus, ids in (("corpus", ["q1"]), ("pseudo", ["q1", "q2"])):
+        rows = [{"id": query, "text": "x", "answers": None} for query in ids]
+        write_table(Path(f"data/{corpus}/queries/dev.parquet"), QUERIES, [pa.RecordBatch.from_pylist(rows, QUERIES)])
+    judge(suspects, "1", "0", "1")
+    with pytest.raises(
+        UserError, match=r"dev\.csv: found query q2, which was made from a document, expected queries of the source; collect"
+    ):
+        take_in(suspects, Path("judged"), "dev")
+    judge(suspects, "1", "0", "")
+    assert take_in(suspects, Path("judged"), "dev") == (2, 1)
+
+
 def test_a_spreadsheet_may_write_semicolons(suspects: Path, tmp_path: Path) -> None:
     with suspects.open(newline="") as handle:
         header, *rows = list(csv.reader(handle))
