@@ -273,7 +273,7 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
     for table in (folder / name for name in PARQUET_TABLES):
         is_saved = any((table / name).is_file() for name in _SAVED)
         for file in sorted(table.rglob("*")):
-            if not file.is_file() or any(part.startswith(".") for part in file.relative_to(table).parts[:-1]):
+            if not file.is_file() or any(part.startswith(".") for part in file.relative_to(table).parts[:-1]) or _is_cached(file):
                 continue
             if file.suffix.lower() in (*_PARQUET, ".arrow"):
                 is_shard = file.parent == table and file.suffix == ".parquet"
@@ -285,6 +285,13 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
     if not files:
         raise UserError(f"{folder}: no Parquet or Arrow file, expected documents.parquet, queries.parquet, qrels/SPLIT.parquet; add them")
     return files
+
+
+def _is_cached(file: Path) -> bool:
+    """Whether a file of a saved dataset is a result that the library `datasets` keeps beside it, as `map` does, and no part of it."""
+    if not file.name.startswith("cache-") or file.suffix != ".arrow" or not (state := file.parent / "state.json").is_file():
+        return False
+    return file.name.encode() not in state.read_bytes()
 
 
 def _refuse_unread(file: Path, read: bool, expected: str) -> None:

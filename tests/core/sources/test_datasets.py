@@ -233,6 +233,9 @@ def test_qrels_that_would_not_be_read_are_refused(tmp_path: Path, name: str) -> 
 def test_what_lies_beside_saved_datasets_is_listed(tmp_path: Path) -> None:
     touch(tmp_path, "corpus/state.json", "corpus/data-00000-of-00001.arrow", "corpus/cache-1.arrow", "corpus/.cache/x.parquet")
     touch(tmp_path, "qrels/dataset_dict.json", "qrels/test/state.json", "qrels/test/data-00000-of-00001.arrow")
-    expected = ["corpus/cache-1.arrow", "corpus/data-00000-of-00001.arrow", "corpus/state.json"]
+    touch(tmp_path, "queries/state.json", "queries/cache-2.arrow")
+    (tmp_path / "queries/state.json").write_text('{"_data_files": [{"filename": "cache-2.arrow"}]}')
+    expected = ["corpus/data-00000-of-00001.arrow", "corpus/state.json"]
     expected += ["qrels/dataset_dict.json", "qrels/test/data-00000-of-00001.arrow", "qrels/test/state.json"]
-    assert names(tmp_path, datasets.parquet_files(tmp_path)) == expected
+    expected += ["queries/cache-2.arrow", "queries/state.json"]
+    assert names(tmp_path, datasets.parquet_files(tmp_path)) == expected, "but no results that datasets keeps there (cache-1.arrow)"
