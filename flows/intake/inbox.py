@@ -120,7 +120,7 @@ def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
     """
     inbox = _inbox(intake, source, project)
     verdicts = {path: inbox.verdict(path) for path in inbox.complete_batches()}
-    return inbox.folders([path for path, batch in verdicts.items() if not (batch and batch.state == "quarantined")])
+    return [inbox.files.folder(path) for path, batch in verdicts.items() if not (batch and batch.state == "quarantined")]
 
 
 def data_folder(intake: Intake, source: str, project: Path) -> Path:
@@ -139,7 +139,7 @@ def known_records(intake: Intake, source: str, project: Path) -> Known | None:
     if not inbox.sources:
         return None
     inbox.refuse_unmergeable()
-    return inbox.known(inbox.accepted())
+    return inbox.known(inbox.accepted(), by_hand=True)
 
 
 def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:
@@ -151,7 +151,8 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
         raise UserError(f"{folder}: no such folder or file, expected a batch")
     if intake.mode == "append":
         inbox.refuse_unmergeable()
-    batch = inbox.check(folder, inbox.known([path for path in inbox.accepted() if path.resolve() != folder.resolve()]), [])
+    others = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
+    batch = inbox.check(folder, inbox.known(others, by_hand=True), [])
     if intake.inbox is None or folder.parent.resolve() != inbox.folder.resolve():
         inbox.files.drop(folder)
     return batch

@@ -225,12 +225,14 @@ class Inbox:
         complete = [] if self.intake.inbox is None else self.complete_batches()
         return [path for path in complete if (batch := self.verdict(path)) and batch.state == "accepted"]
 
-    def known(self, accepted: Sequence[Path]) -> Known:
-        """The data set and the `accepted` batches."""
+    def known(self, accepted: Sequence[Path], *, by_hand: bool = False) -> Known:
+        """The data set and the `accepted` batches. `by_hand`: files of pairs are read as a retraining has left them, which may be reading
+        them now."""
+        folders = self.folders if not by_hand else lambda paths: [self.files.folder(path) for path in paths]
         known = Known(2 * self.intake.gate.sample, self.marks)
-        for folder in self.folders(self.sources):
+        for folder in folders(self.sources):
             known.add(folder, batch=False, form=form_of(self.spec))
-        for folder in self.folders(accepted) if self.intake.mode == "append" else ():
+        for folder in folders(accepted) if self.intake.mode == "append" else ():
             known.add(folder)
         return known
 

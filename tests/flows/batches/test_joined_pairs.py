@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.batches.pairs_files import FOLDER
-from flows.intake.inbox import take_in
+from flows.intake.inbox import batches_to_merge, check_folder, known_records, take_in
 from flows.intake.settings import Gate, Intake
 from tasks.core.text.plain import digest
 
@@ -66,6 +66,13 @@ def test_a_later_correction_leaves_the_old_text_to_an_earlier_batch(merge: Calla
     assert judged == {**JUDGED, "branch hours?": "at nine", "whence?": "at nine"}
 
 
+def test_a_batch_is_checked_beside_those_that_are_accepted(merge: Callable[..., list[dict[str, str]]]) -> None:
+    """By itself, the second one's question has the id of the data set's, which is in train."""
+    merge(b1="8,q8,where is it?,main street,train,")
+    _, queries, judged = merge(b2="11,q11,where?,here,dev,")
+    assert queries["q11"] == "where?" and judged["where?"] == "here" and judged["where is it?"] == "main street"
+
+
 def test_a_folder_of_a_file_is_written_again_only_if_its_ids_are_affected(
     tmp_path: Path, merge: Callable[..., list[dict[str, str]]]
 ) -> None:
@@ -82,6 +89,10 @@ def test_a_folder_of_a_file_is_written_again_only_if_its_ids_are_affected(
     merge(b4=CORRECTION)
     assert marks() == ["b2.csv", "b3.csv", "base.csv"]
     assert merge() == merge() and marks() == ["b1.csv", "b2.csv", "b3.csv", "b4.csv", "base.csv"]
+    check_folder(RULE, "pairs:base.csv", tmp_path, folder=Path("b4.csv"))
+    known_records(RULE, "pairs:base.csv", tmp_path)
+    batches_to_merge(RULE, "pairs:base.csv", tmp_path)
+    assert marks() == ["b1.csv", "b2.csv", "b3.csv", "b4.csv", "base.csv"], "a retraining may be reading them"
     (tmp_path / "inbox/b4.csv").unlink()
     documents, _, judged = merge()
     assert documents["7"] == "at nine" and "9" not in documents and judged["branch hours?"] == "at nine"
