@@ -148,6 +148,7 @@ class Known:
         self.marks = marks
         self.sampled_documents, self.sampled_queries = Sample(size), Sample(size)
         self.files: list[Files] = []
+        self.batches: list[Path] = []  # their folders
         self._parts: list[tuple[tuple[bool, str], Part]] = []  # (batch or not, name), ascending: the order of the merge
 
     def add(self, folder: Path, *, batch: bool = True, form: Form | None = None) -> None:
@@ -163,6 +164,7 @@ class Known:
         for query_block in blocks(reader.queries(ignore_line)):
             self.sampled_queries.add(part.add_queries(query_block).tolist(), [query.text for query in query_block])
         self.files.append(files)
+        self.batches += [folder] if batch else []
         insort(self._parts, ((batch, folder.name), part), key=itemgetter(0))
 
     def parts(self, name: str = "", other: Part | None = None) -> list[Part]:

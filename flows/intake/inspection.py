@@ -275,7 +275,7 @@ class Inbox:
             path.name, "quarantined", stamp, self.source_stamp(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds")
         )
         try:
-            [folder] = self.files.folders([path], known.folders[len(self.sources) :])
+            [folder] = self.files.folders([path], known.batches)
             if not files_of(folder).all():
                 raise UserError(
                     f"{path}: found no corpus, queries or qrels, expected corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or .csv"
