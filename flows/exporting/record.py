@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +10,11 @@ from typing import Any
 
 from flows.pages.measured import SIGNIFICANCE
 from flows.repository.git import git
+from flows.repository.lock import Lock, current_lock
 from flows.results import generations, metrics
+from flows.results.metrics import METRICS
 from flows.storage import makings
+from flows.storage.cache import file_md5, folder_digest
 from tasks.core.charts.curves import read_tsv
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import file_digest, read_json
@@ -54,21 +57,23 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
     commit = commit or git("rev-parse", "--verify", "--quiet", "HEAD", check=False)
     if not (commit and LOCK.exists()):
         return None
-    lock = file_digest(LOCK)
-    figures, _ = generations.current_metrics(metrics.read_metrics())
+    digest, lock = file_digest(LOCK), current_lock()
+    figures, _ = generations.current_metrics(metrics.read_metrics(), lock)
+    stale = generations.stale_outs(lock)
+    is_reported = report_is_current(lock, stale)
     source = read_json(SOURCE).get("dataset", {}) if SOURCE.exists() else {}
     tag_texts = {
         "commit": commit,
         "branch": git("symbolic-ref", "--quiet", "--short", "HEAD", check=False),
         "changed": makings.current_provenance().get("changed", ""),
-        "dvc_lock": lock,
+        "dvc_lock": digest,
         "data": redacted(str(source.get("source", ""))),
         "data_digest": str(source.get("digest", "")),
         **{name: str(value) for name, value in (outcome or {}).items() if value is not None},
-        **{f"marks.{place.replace('/', '.')}": text for place, text in significance_marks().items()},
+        **{f"marks.{place.replace('/', '.')}": text for place, text in (significance_marks() if is_reported else {}).items()},
     }
     return Record(
-        key=hashlib.sha256(f"{commit} {lock}".encode()).hexdigest()[:16],
+        key=hashlib.sha256(f"{commit} {digest}".encode()).hexdigest()[:16],
         name=f"{'retraining' if outcome else 'run'} {commit[:10]}",
         at=LOCK.stat().st_mtime,
         params={name: value for name, value in flatten(read_parameters(FROZEN) if FROZEN.exists() else {}) if name != ORDER},
@@ -80,9 +85,19 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
             if isinstance(value, int | float)
         },
         tags={f"{PREFIX}{name}": text for name, text in tag_texts.items() if text},
-        curves=curves(),
-        table=TABLE.read_text(encoding="utf-8") if TABLE.exists() else "",
+        curves=curves(stale),
+        table=TABLE.read_text(encoding="utf-8") if is_reported and TABLE.exists() else "",
     )
+
+
+def report_is_current(lock: Lock, stale: Collection[str]) -> bool:
+    """Whether data/report was made from the metrics in data/metrics. `stale`: the outs of stale stages.
+
+    The report reads the folder above these outs, and DVC stores no listing of it, so its digest is compared with that of the files.
+    """
+    read = {dep["path"]: dep.get("md5") for dep in lock.get("report", {}).get("deps") or []}
+    files = {path.relative_to(METRICS).as_posix(): file_md5(path) for path in METRICS.rglob("*") if path.is_file()}
+    return str(TABLE.parent) not in stale and read.get(str(METRICS)) == folder_digest(files)
 
 
 def flatten(value: object, above: str = "") -> Iterator[tuple[str, str]]:
@@ -94,13 +109,13 @@ def flatten(value: object, above: str = "") -> Iterator[tuple[str, str]]:
         yield above, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def curves() -> dict[str, list[tuple[int, float]]]:
-    """All of DVCLive's step metrics of every training."""
+def curves(stale: Collection[str] = ()) -> dict[str, list[tuple[int, float]]]:
+    """All of DVCLive's step metrics of every training whose curves are not among the `stale` outs."""
     found = {}
     for folder in CURVES:
         for path in sorted(folder.glob("*/plots/metrics/**/*.tsv")):
             model, *rest = path.relative_to(folder).with_suffix("").parts
-            if points := read_tsv(path):
+            if str(folder / model) not in stale and (points := read_tsv(path)):
                 inner = rest[2:] if rest[2] != "train" else rest[3:]  # plots/metrics/[train/]
                 found["/".join(("curves", model, *inner))] = [(int(step), value) for step, value in points]
     return found

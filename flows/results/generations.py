@@ -34,6 +34,11 @@ def outdated(lock: Lock) -> dict[str, str]:
     return {name: path for name in lock if (path := look(name))}
 
 
+def stale_outs(lock: Lock) -> dict[str, str]:
+    """The outs of stale stages, by path, each with the input that has been replaced."""
+    return {str(out["path"]): path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
+
+
 def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: Collection[str] = ()) -> str:
     """Why encoder, vectors, index (and, if `measured`, the metrics) of `model` are not of one generation; empty if they are.
 
@@ -82,7 +87,7 @@ def refuse_truncated(lock: Lock, outs: Collection[Path]) -> None:
 def current_metrics(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
     """`metrics` without those of replaced artifacts, and a line that names the excluded ones, if any."""
     lock = current_lock() if lock is None else lock
-    stale = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
+    stale = stale_outs(lock)
     reasons = {model: stale[path] for model in metrics if (path := str(METRICS / f"{model}.json")) in stale}
     return leave_out(metrics, {model: f"measured before the current {path} was made" for model, path in reasons.items()})
 

@@ -1,5 +1,6 @@
 """What is exported of a run, from files as stages leave them."""
 
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -17,14 +18,25 @@ def write(path: str, content: object) -> None:
     Path(path).write_text(content if isinstance(content, str) else json.dumps(content))
 
 
+def lock_of(*, tokens: str = "1") -> str:
+    """A dvc.lock whose report was made from data/metrics as it is, and star's curves from data/tokens with the digest 1."""
+    files = [{"md5": hashlib.md5(path.read_bytes()).hexdigest(), "relpath": path.name} for path in sorted(Path("data/metrics").iterdir())]
+    digest = hashlib.md5(json.dumps(files).encode()).hexdigest() + ".dir"  # DVC's, of a folder
+    stages = {
+        "tokenize": {"outs": [{"path": "data/tokens", "md5": tokens}]},
+        "train@star": {"deps": [{"path": "data/tokens", "md5": "1"}], "outs": [{"path": "data/curves/star", "md5": "2"}]},
+        "report": {"deps": [{"path": "data/metrics", "md5": digest}], "outs": [{"path": "data/report", "md5": "3"}]},
+    }
+    return json.dumps({"schema": "2.0", "stages": stages})
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder as a run leaves it; its commit."""
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "--quiet", "--initial-branch=main"], check=True)
     git("commit", "--quiet", "--allow-empty", "-m", "one")
-    write("dvc.lock", "schema: '2.0'\nstages: {}\n")
-    write("dvc.yaml", "stages: {}\n")
+    write("dvc.yaml", {"stages": {"tokenize": {}, "train": {"foreach": ["star"]}, "report": {}}})
     write("params.yaml", "{}")
     write(
         "data/params.json",
@@ -38,6 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     pair = {"system": "star", "baseline": "bm25", "difference": 0.1, "significant": True}
     write("data/report/significance.json", {"splits": {"dev": [pair, pair | {"baseline": "init", "significant": False}]}})
     write("data/report/table.txt", "system  nDCG@10\nstar    .5000 a\n")
+    write("dvc.lock", lock_of())
     return git("rev-parse", "HEAD")
 
 
@@ -62,6 +75,28 @@ def test_a_run_is_identified_and_whole(project: str) -> None:
         "marks.dev.star": "differs from bm25 +0.1000",
     }
     assert "star    .5000 a" in record.table
+
+
+@pytest.mark.usefixtures("project")
+def test_a_report_of_other_metrics_is_not_exported() -> None:
+    """`retemper run evaluate@star` leaves the former report as it was."""
+    write("data/metrics/star.json", {"dev": {"nDCG@10": 0.75}})
+    record = gather()
+    assert record is not None and record.metrics["dev/star/nDCG@10"] == 0.75
+    assert (record.table, [name for name in record.tags if "marks" in name]) == ("", [])
+    write("dvc.lock", lock_of())
+    record = gather()
+    assert record is not None and record.table and "retemper.marks.dev.star" in record.tags
+    Path("dvc.lock").write_text('{"stages": {}}')
+    record = gather()
+    assert record is not None and (record.table, [name for name in record.tags if "marks" in name]) == ("", [])
+
+
+@pytest.mark.usefixtures("project")
+def test_curves_of_a_stale_training_are_not_exported() -> None:
+    write("dvc.lock", lock_of(tokens="another"))
+    record = gather()
+    assert record is not None and record.curves == {}
 
 
 def test_the_key_is_that_of_commit_and_lock(project: str) -> None:
