@@ -154,7 +154,7 @@ def _parameters(entry: Mapping[str, Any]) -> str:
         for section in parameters(entry).values()
         if isinstance(section, Mapping)
         for key, value in section.items()
-        if key != "source"  # may name a folder of one machine
+        if key not in ("source", "generator")  # may name a folder of one machine; the section Data has them without it
     ]
     return ", ".join(settings).replace("|", "\\|").replace("\n", " ")
 
