@@ -105,10 +105,8 @@ def text(
     lines += ["", "## Making", "", f"Commit `{now.commit}`, exported with Retemper {version('retemper')}.", ""]
     lines += ["| stage | parameters | made |", "|---|---|---|"]
     lines += [f"| {name} | {_parameters(lock[name])} | {_making(made[name])} |" for name in made]
-    versions = {key: value for record in made.values() for key, value in (record.get("environment") or {}).items()}
-    if versions:
-        lines += ["", "Versions: " + ", ".join(f"{key} {value}" for key, value in sorted(versions.items())) + "."]
     lines += [
+        *_versions(made),
         "",
         "## License",
         "",
@@ -157,6 +155,18 @@ def _parameters(entry: Mapping[str, Any]) -> str:
         if key not in ("source", "generator")  # may name a folder of one machine; the section Data has them without it
     ]
     return ", ".join(settings).replace("|", "\\|").replace("\n", " ")
+
+
+def _versions(made: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The environment of all stages, or where they differ, each one with its stages; nothing if none is recorded."""
+    stages: dict[str, list[str]] = {}
+    for name, record in made.items():
+        if environment := makings.ran_with(record):
+            stages.setdefault(environment, []).append(name)
+    if len(stages) == 1:
+        yield from ("", f"Versions: {next(iter(stages))}.")
+    elif stages:
+        yield from ("", "Versions:", "", *(f"- {environment} ({', '.join(names)})" for environment, names in stages.items()))
 
 
 def _making(record: Mapping[str, Any]) -> str:
