@@ -1,5 +1,6 @@
 """The champion, or a model of the workspace, as a folder that the search server reads (tasks/core/models/export.py)."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,7 +42,10 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
     now = current(project)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: not empty, expected a new folder")
-    with new_folder(folder) as new:
+    place = folder.resolve()  # a link to a folder stays one
+    if os.path.ismount(place):
+        raise UserError(f"{folder}: found a mount point, which cannot be replaced; expected a new folder, such as {folder / 'export'}")
+    with new_folder(place) as new:
         copy_champion(project, now, new, documents=documents)
         if vectors:
             write_vectors(champion.getter(project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)

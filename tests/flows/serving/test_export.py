@@ -1,6 +1,7 @@
 """What an export holds; that it serves what the workspace does, its vectors are those of the index, and its card tells the truth."""
 
 import json
+import os
 import subprocess
 import tracemalloc
 from collections.abc import Callable
@@ -114,6 +115,22 @@ def test_the_card_of_a_single_encoder(crown: Callable[[str], Any], project: Path
     text = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     assert "The whole model, with its index, answers" in text
     assert [line.split(":")[0] for line in text.splitlines() if "SHA-256 `" in line] == ["- dataset", "- encoder"]
+
+
+def test_an_export_goes_where_a_link_leads_and_never_replaces_a_mount_point(
+    crown: Callable[[str], Any], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crown("warmup")
+    for name in ("disk", "mounted"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    export(project, tmp_path / "out")
+    assert (tmp_path / "out").is_symlink() and read_record(tmp_path / "disk").model == "warmup"
+    mounted = tmp_path / "mounted"
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == mounted)
+    line = f"{mounted}: found a mount point, which cannot be replaced; expected a new folder, such as {mounted}/export"
+    with pytest.raises(UserError, match=f"^{line}$"):
+        export(project, mounted)
 
 
 def test_no_file_of_an_export_names_a_folder_of_this_machine(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
