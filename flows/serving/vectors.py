@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flows.champions.champion import Get
 from flows.repository.lock import Lock, out_makers, parameters
@@ -25,6 +26,7 @@ from tasks.core.tables.schemas import DOCUMENTS
 VECTORS = "vectors.parquet"
 ROWS = 8192  # of a row group
 TEXTS = ("title", "text")
+TEXT_BYTES = 1 << 26  # of the texts that are written at once
 
 
 def write_vectors(get: Get, lock: Lock, folder: Path, *, documents: bool) -> None:
@@ -58,23 +60,27 @@ def schema(width: int, documents: bool) -> pa.Schema:
 
 
 def rows(embeddings: Embeddings, documents: Path | None) -> Iterator[pa.Table]:
-    """The file's rows in the order of the index, ROWS at a time. Apart from ids, memory does not grow with the corpus."""
+    """The file's rows in the order of the index, at most ROWS at a time. Apart from ids, memory does not grow with the corpus."""
     owners, ids, width = embeddings.owners(), embeddings.ids(), embeddings.manifest.width
     texts = Texts(documents) if documents else None
     for first, block in embeddings.blocks():
-        for start in range(0, len(block), ROWS):
-            part = np.ascontiguousarray(block[start : start + ROWS], dtype=np.float32)
+        start = 0
+        while start < len(block):
+            # Of the same dtype, or searchsorted would copy all owners.
+            owner = np.asarray(owners[first + start : first + min(start + ROWS, len(block))])
+            document_texts = texts.take(owner) if texts else None
+            owner = owner[: len(document_texts)] if document_texts else owner
+            part = np.ascontiguousarray(block[start : start + len(owner)], dtype=np.float32)
             row_numbers = np.arange(first + start, first + start + len(part))
-            owner = np.asarray(owners[row_numbers[0] : row_numbers[-1] + 1])  # of the same dtype, or searchsorted would copy all owners
             columns = [
                 pa.array(row_numbers),
                 ids.take(pa.array(owner)),
                 pa.array((row_numbers - np.searchsorted(owners, owner)).astype(np.int32)),
                 pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), width),
             ]
-            document_texts = texts.take(owner) if texts else None
             columns += [document_texts[name].combine_chunks() for name in TEXTS] if document_texts else []
             yield pa.table(columns, schema=schema(width, documents is not None))
+            start += len(part)
 
 
 class Texts:
@@ -85,8 +91,17 @@ class Texts:
         self._buffer, self._start = pa.schema([DOCUMENTS.field(name) for name in TEXTS]).empty_table(), 0
 
     def take(self, owners: np.ndarray[tuple[int], np.dtype[np.int32]]) -> pa.Table:
-        """The rows of ascending `owners`, none of which is below earlier ones."""
-        while self._start + len(self._buffer) <= owners[-1]:
-            self._buffer = pa.concat_tables([self._buffer, pa.Table.from_batches([next(self._batches)])])
+        """The rows of ascending `owners`, none of which is below earlier ones: of all, or of the first that have at most TEXT_BYTES."""
+        self._read(owners[0])
         self._buffer, self._start = self._buffer.slice(owners[0] - self._start), int(owners[0])
-        return self._buffer.take(pa.array(owners - self._start))
+        self._read(owners[-1], TEXT_BYTES)
+        places = owners - self._start
+        sizes = sum(pc.binary_length(self._buffer[name]).to_numpy() for name in TEXTS)
+        places = places[places < len(self._buffer)]
+        count = int(np.searchsorted(np.cumsum(sizes[places], dtype=np.int64), TEXT_BYTES, side="right"))
+        return self._buffer.take(pa.array(places[: max(count, 1)]))
+
+    def _read(self, owner: int, limit: int | None = None) -> None:
+        """Read on until the buffer has `owner`, or more than `limit` bytes."""
+        while self._start + len(self._buffer) <= owner and (limit is None or self._buffer.nbytes <= limit):
+            self._buffer = pa.concat_tables([self._buffer, pa.Table.from_batches([next(self._batches)])])

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,59 +143,6 @@ def test_no_file_of_an_export_names_a_folder_of_this_machine(crown: Callable[[st
     names = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
     assert names == []
     assert json.loads((tmp_path / "out/champion.json").read_text())["data"]["source"] == "beir:scifact"
-
-
-def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
-    """Three documents of 1, 3 and 2 passages over two shards; texts are read a part at a time."""
-    from flows.serving import vectors
-    from tasks.core.retrieval.embeddings import Manifest, open_embeddings, write_manifest
-    from tasks.core.tables.parquet import write_table
-    from tasks.core.tables.schemas import DOCUMENTS
-
-    folder, tokens = tmp_path / "embeddings", tmp_path / "tokens"
-    for path in (folder, tokens):
-        path.mkdir()
-    rows = [{"id": f"d{n}", "title": f"t{n}", "text": f"text {n}"} for n in range(3)]
-    import pyarrow as pa
-
-    write_table(tmp_path / "documents.parquet", DOCUMENTS, [pa.Table.from_pylist([row], DOCUMENTS) for row in rows])
-    write_table(tokens / "ids.parquet", pa.schema([("id", pa.string())]), [pa.table({"id": ["d0", "d1", "d2"]})])
-    np.save(tokens / "owners.npy", np.array([0, 1, 1, 1, 2, 2], dtype=np.int32))
-    drawn = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    np.save(folder / "00000.npy", drawn[:2])
-    np.save(folder / "00001.npy", drawn[2:])
-    write_manifest(folder, Manifest(6, 4, "float32", [2, 4], "", "", 8, ""), tokens)
-    table = pa.concat_tables(vectors.rows(open_embeddings(folder), tmp_path / "documents.parquet"))
-    assert table["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
-    assert table["id"].to_pylist() == ["d0", "d1", "d1", "d1", "d2", "d2"]
-    assert table["passage"].to_pylist() == [0, 0, 1, 2, 0, 1]
-    assert table["text"].to_pylist() == ["text 0", "text 1", "text 1", "text 1", "text 2", "text 2"]
-    assert np.array_equal(np.stack(table["vector"].to_numpy()), drawn)
-
-
-def test_a_part_of_the_vectors_takes_no_copy_of_all_owners(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    from flows.serving import vectors
-    from tasks.core.retrieval.embeddings import Manifest, open_embeddings, write_manifest
-    from tasks.core.tables.parquet import write_table
-
-    folder, tokens, count = tmp_path / "embeddings", tmp_path / "tokens", 1 << 20
-    for path in (folder, tokens):
-        path.mkdir()
-    write_table(tokens / "ids.parquet", pa.schema([("id", pa.string())]), [pa.table({"id": ["d0", "d1"]})])
-    np.save(tokens / "owners.npy", np.repeat(np.arange(2, dtype=np.int32), count // 2))
-    np.save(folder / "00000.npy", np.zeros((count, 1), dtype=np.float16))
-    write_manifest(folder, Manifest(count, 1, "float16", [count], "", "", 8, ""), tokens)
-    parts = vectors.rows(open_embeddings(folder), None)
-    next(parts)
-    tracemalloc.start()
-    try:
-        assert next(parts)["passage"][0].as_py() == vectors.ROWS
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * count, "the owners alone, mapped, are 4 bytes each"
 
 
 @pytest.mark.parametrize(
