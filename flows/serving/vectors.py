@@ -23,23 +23,23 @@ from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 
-VECTORS = "vectors.parquet"
 ROWS = 8192  # of a row group
 TEXTS = ("title", "text")
 TEXT_BYTES = 1 << 26  # of the texts that are written at once
 
 
 def write_vectors(get: Get, lock: Lock, folder: Path, *, documents: bool) -> None:
-    """Add vectors.parquet of an export's (first) model to it. `get` copies an out of the champion's commit; `documents`: with texts.
+    """Add vectors.parquet of an export's model to it; of a fusion of several, also vectors.NAME.parquet, as its other parts are named.
 
-    Raises UserError if the vectors are lost.
+    `get` copies an out of the champion's commit; `documents`: with texts. Raises UserError if the vectors are lost.
     """
-    path = vectors_of(next(iter(read_record(folder).encoders)), lock)
-    with TemporaryDirectory(prefix=".vectors-", dir=folder.parent) as scratch:
-        get(path, Path(scratch) / "embeddings")
-        embeddings = open_embeddings(Path(scratch) / "embeddings")
-        texts = folder / "documents.parquet" if documents else None
-        write_table(folder / VECTORS, schema(embeddings.manifest.width, documents), rows(embeddings, texts))
+    texts = folder / "documents.parquet" if documents else None
+    for model, (part, _) in read_record(folder).encoders.items():
+        with TemporaryDirectory(prefix=".vectors-", dir=folder.parent) as scratch:
+            get(vectors_of(model, lock), Path(scratch) / "embeddings")
+            embeddings = open_embeddings(Path(scratch) / "embeddings")
+            file = folder / f"{part.replace('encoder', 'vectors', 1)}.parquet"
+            write_table(file, schema(embeddings.manifest.width, documents), rows(embeddings, texts))
 
 
 def vectors_of(model: str, lock: Lock) -> str:

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flows.serving import vectors
+from tasks.core.models.export import Export, write_record
 from tasks.core.retrieval.embeddings import Manifest, open_embeddings, write_manifest
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS
@@ -59,3 +61,24 @@ def test_a_part_of_the_vectors_takes_no_copy_of_all_owners(tmp_path: Path) -> No
     finally:
         tracemalloc.stop()
     assert peak < 4 * count, "the owners alone, mapped, are 4 bytes each"
+
+
+def test_each_model_of_a_fusion_has_a_file_of_vectors(tmp_path: Path) -> None:
+    settings = {"prefix": "", "max_length": 8}
+    encoders = {"star": ("encoder", "index"), "adore1": ("encoder.adore1", "index.adore1")}
+    (tmp_path / "out").mkdir()
+    write_record(tmp_path / "out", Export("both", encoders, settings, settings))
+
+    def get(path: str, place: Path) -> None:
+        place.mkdir()
+        tokens = tmp_path / path / "tokens"
+        tokens.mkdir(parents=True)
+        write_table(tokens / "ids.parquet", pa.schema([("id", pa.string())]), [pa.table({"id": ["d0"]})])
+        np.save(tokens / "owners.npy", np.zeros(1, dtype=np.int32))
+        np.save(place / "00000.npy", np.full((1, 2), path.endswith("adore1"), dtype=np.float32))
+        write_manifest(place, Manifest(1, 2, "float32", [1], "", "", 8, ""), tokens)
+
+    lock = {f"encode@{name}": {"outs": [{"path": f"data/embeddings/{name}"}]} for name in encoders}
+    vectors.write_vectors(get, lock, tmp_path / "out", documents=False)
+    found = {path.name: pq.read_table(path)["vector"].to_pylist() for path in (tmp_path / "out").glob("*.parquet")}
+    assert found == {"vectors.parquet": [[0.0, 0.0]], "vectors.adore1.parquet": [[1.0, 1.0]]}
