@@ -54,6 +54,13 @@ def read_export(folder: Path = Path()) -> Export:
     """The file in `folder`, or no target if there is none. UserError if it is invalid, or holds a password."""
     path = folder / FILE
     settings = validate(Export, read_yaml(path), str(FILE)) if path.exists() else Export()
-    if settings.mlflow and "://" in settings.mlflow.uri and urlsplit(settings.mlflow.uri).password:
+    if settings.mlflow and "://" in settings.mlflow.uri and _has_password(settings.mlflow.uri):
         raise UserError(f"{FILE}: mlflow.uri holds a password, which git would store; set MLFLOW_TRACKING_PASSWORD in the environment")
     return settings
+
+
+def _has_password(uri: str) -> bool:
+    try:
+        return bool(urlsplit(uri).password)
+    except ValueError:  # whose message may have the password
+        raise UserError(f"{FILE}: mlflow.uri: found an invalid address, expected one such as http://HOST:5000") from None

@@ -142,6 +142,10 @@ def test_settings(tmp_path: Path) -> None:
         ("mlflow: {}\n", "export.yaml: mlflow.uri: missing; add it"),
         ("seconds: 0\ntensorboard: {}\n", "export.yaml: seconds: found 0; input should be greater than 0"),
         ("mlflow: {uri: 'https://ann:secret@host'}\n", "export.yaml: mlflow.uri holds a password, which git would store; set MLFLOW"),
+        (
+            "mlflow: {uri: 'http://ann@[secret]'}\n",
+            "export.yaml: mlflow.uri: found an invalid address, expected one such as",
+        ),
     ):
         file.write_text(text)
         with pytest.raises(UserError) as refusal:
