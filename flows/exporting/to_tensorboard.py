@@ -13,7 +13,7 @@ def send(target: TensorBoard, record: Record) -> str:
     """Write or replace the folder of this key; return its path."""
     from torch.utils.tensorboard import SummaryWriter
 
-    folder = Path(target.folder)
+    folder = Path(target.folder).expanduser()
     place = folder / f"{time.strftime('%Y-%m-%d_%H-%M', time.gmtime(record.at))}-{record.key}"
     folder.mkdir(parents=True, exist_ok=True)
     with new_folder(place) as new, SummaryWriter(str(new)) as writer:

@@ -14,6 +14,7 @@ import pytest
 
 from flows.exporting import export as exporting
 from flows.exporting import record as records
+from flows.exporting import to_tensorboard
 from flows.exporting.export import export, export_run
 from flows.exporting.record import Record
 from flows.exporting.settings import Export, Mlflow, TensorBoard, Wandb
@@ -92,6 +93,15 @@ def test_a_run_of_tensorboard_is_replaced(send: Any, tmp_path: Path) -> None:
     texts = {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
     assert "| rounds.star.lr | 1e-05 |" in texts["parameters/text_summary"]
     assert "| retemper.result | refused |" in texts["tags/text_summary"]
+
+
+def test_the_folder_of_tensorboard_may_be_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = Path(to_tensorboard.send(TensorBoard(folder="~/events"), RECORD))
+    assert folder.parent == tmp_path / "home/events" and folder.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_an_offline_run_of_wandb_is_replaced(send: Any, tmp_path: Path) -> None:
