@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from flows.exporting.record import Record, gather
-from flows.exporting.settings import Export
+from flows.exporting.settings import Export, Mlflow, TensorBoard
 from flows.process import locks
 from flows.process.processes import Processes, environment
 from tasks.core.errors import printable, redacted
 from tasks.core.files import read_mapping, write_json
+from tasks.core.params.sections import Params
 
 FOLDER = Path(".retemper/export")
 DONE = FOLDER / "done.json"  # by target, the digest of the last export: a run that changes nothing exports nothing
 FAILED = "export failed: "
+SQLITE = "sqlite:///"
 OURS = {  # defaults, unless the environment sets them
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
@@ -56,7 +58,7 @@ def export(project: Path, settings: Export, record: Record | None, *, warn: Call
 def _export(project: Path, settings: Export, record: Record, *, warn: Callable[[str], None]) -> list[str]:
     wanted = {name: f"{record.digest} {target.model_dump_json()}" for name, target in settings.targets.items()}
     done = read_mapping(project / DONE)
-    due = [name for name in wanted if done.get(name) != wanted[name]]
+    due = [name for name, target in settings.targets.items() if done.get(name) != wanted[name] or is_lost(project, target, record.key)]
     if not due:
         return []
     file = (project / FOLDER / "record.json").absolute()
@@ -68,6 +70,14 @@ def _export(project: Path, settings: Export, record: Record, *, warn: Callable[[
         if problem:
             warn(f"not exported to {name}: {problem}; the next run tries again")
     return sent
+
+
+def is_lost(project: Path, target: Params, key: str) -> bool:
+    """Whether files of a target on this machine are gone. Of a server, this is unknown."""
+    if isinstance(target, TensorBoard):
+        return not any((project / Path(target.folder).expanduser()).glob(f"*-{key}"))
+    database = target.uri.removeprefix(SQLITE) if isinstance(target, Mlflow) and target.uri.startswith(SQLITE) else ""
+    return bool(database) and not (project / database).exists()
 
 
 def _run(project: Path, names: list[str], file: Path, *, seconds: float) -> dict[str, str]:

@@ -170,6 +170,20 @@ def test_exports_are_made_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.loads((tmp_path / exporting.DONE).read_text()).keys() == {"wandb", "tensorboard"}
 
 
+def test_files_that_were_removed_are_exported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_run", lambda _, names, *__, **___: dict.fromkeys(names, ""))
+    settings = Export(mlflow=Mlflow(uri="sqlite:///mlflow.db"), tensorboard=TensorBoard(folder="events"))
+    assert export(tmp_path, settings, RECORD, warn=print) == ["mlflow", "tensorboard"]
+    (tmp_path / f"events/2023-{RECORD.key}").mkdir(parents=True)
+    assert export(tmp_path, settings, RECORD, warn=print) == ["mlflow"]
+    (tmp_path / "mlflow.db").touch()
+    assert export(tmp_path, settings, RECORD, warn=print) == []
+    (tmp_path / f"events/2023-{RECORD.key}").rmdir()
+    assert export(tmp_path, settings, RECORD, warn=print) == ["tensorboard"]
+    server = Export(mlflow=Mlflow(uri="http://127.0.0.1:5000"))
+    assert (export(tmp_path, server, RECORD, warn=print), export(tmp_path, server, RECORD, warn=print)) == (["mlflow"], [])
+
+
 def free_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
