@@ -3,6 +3,7 @@
 It is written from dvc.lock, data/source.json, and the records of makings, as of the champion's commit. It names no person and no path.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from tasks.core.models.export import Export, read_record
 from tasks.core.plurals import counted
 
 CARD = "README.md"
+MARK = "\n<!-- written by Retemper; SHA-256 of all above: "
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # a model's or data set's id on the hub
 LIBRARIES = ["sentence-transformers", "retemper", "dense-retrieval"]
 
@@ -40,7 +42,17 @@ def write_card(project: Path, now: Champion, folder: Path) -> None:
     records = makings.read(cache_of(project), [entry_digest(lock[name]) for name in steps])
     made = {name: records.get(entry_digest(lock[name]), {}) for name in steps}
     parts = (header(now, source, measured), text(now, export, source=source, stats=stats, measured=measured, lock=lock, made=made))
-    write_text(folder / CARD, "".join(parts))
+    write_text(folder / CARD, with_digest("".join(parts)))
+
+
+def with_digest(card: str) -> str:
+    """A card with a comment at its end, which shows whether the card has been edited since."""
+    return f"{card}{MARK}{hashlib.sha256(card.encode()).hexdigest()} -->\n"
+
+
+def is_edited(card: str) -> bool:
+    """Whether a card is not as `write_card` wrote it."""
+    return card != with_digest(card.rpartition(MARK)[0])
 
 
 def steps_of(lock: Lock, export: Export) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from flows.serving.card import CARD, is_edited
 from tasks.core.errors import Corrupt, Invalid, Missing, Unavailable, UserError, printable
 from tasks.core.models.export import RECORD, Export, read_record, write_record
 
@@ -23,9 +24,10 @@ def check(repo: str) -> None:
 
 
 def push(folder: Path, repo: str) -> str:
-    """Push an exported folder in one commit; a new repository is private. Return its address. Raises UserError if that fails.
+    """Push an exported folder in one commit; a new repository is private. Return its address, with what was kept there.
 
-    Files of an export that was pushed there before, and that this one lacks, are deleted in the same commit; other files stay.
+    Files of an export that was pushed there before, and that this one lacks, are deleted in the same commit; other files stay, as does a
+    card that was edited there. Raises UserError if the push fails.
     """
     import httpx
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -38,8 +40,12 @@ def push(folder: Path, repo: str) -> str:
             write_record(Path(scratch), record_on_hub(export))
             paths = files_by_hub_name(folder, export) | {RECORD: Path(scratch) / RECORD}
             url = api.create_repo(repo, private=True, exist_ok=True)
+            present = set(api.list_repo_files(repo))
+            keeps_card = CARD in present and is_edited(_read(api, repo, CARD, scratch=Path(scratch) / "former"))
+            if keeps_card:
+                paths.pop(CARD, None)
             additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in sorted(paths.items())]
-            former = former_files(api, repo, Path(scratch) / "former")
+            former = former_files(api, repo, present, scratch=Path(scratch) / "former")
             deletions = [CommitOperationDelete(path_in_repo=name) for name in sorted(former - paths.keys())]
             api.create_commit(repo, [*additions, *deletions], commit_message=f"Export {export.label}")
     except OfflineModeIsEnabled:
@@ -47,12 +53,15 @@ def push(folder: Path, repo: str) -> str:
     except (OSError, httpx.HTTPError, ValueError) as error:
         line = printable(" ".join(str(error).replace(os.environ[TOKEN], "***").split())) or type(error).__name__
         raise Unavailable(f"--push-to-hub {repo}: not pushed ({line[:300]}); the folder {folder} is complete, push it again") from None
-    return str(url)
+    return (
+        f"{url} ({CARD} there differs from what Retemper wrote, and is kept; delete it there before a push to get the new one)"
+        if keeps_card
+        else str(url)
+    )
 
 
-def former_files(api: Any, repo: str, scratch: Path) -> set[str]:
-    """The files of an export that a repository has, by the record there; none without one. UserError if the record is invalid."""
-    present = set(api.list_repo_files(repo))
+def former_files(api: Any, repo: str, present: set[str], *, scratch: Path) -> set[str]:
+    """The files of an export among those `present`, by the record there; none without one. UserError if the record is invalid."""
     if RECORD not in present:
         return set()
     api.hf_hub_download(repo, RECORD, local_dir=scratch)
@@ -63,6 +72,10 @@ def former_files(api: Any, repo: str, scratch: Path) -> set[str]:
             f"--push-to-hub {repo}: its {RECORD} is not the record of an export, so which files are of one is unknown; delete it there, "
             "with the files of the former export, and push again"
         ) from None
+
+
+def _read(api: Any, repo: str, name: str, *, scratch: Path) -> str:
+    return Path(api.hf_hub_download(repo, name, local_dir=scratch)).read_text(encoding="utf-8", errors="replace")
 
 
 def files_by_hub_name(folder: Path, export: Export) -> dict[str, Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.serving import hub
+from flows.serving.card import with_digest
 from tasks.core.errors import UserError
 from tasks.core.models.export import Export, file_digests, read_record, refuse_damaged, write_record
 from tests.flows.serving.conftest import FakeHub
@@ -43,6 +44,19 @@ def test_a_second_push_deletes_what_only_the_first_export_had(tmp_path: Path, mo
     with pytest.raises(UserError, match=r"^--push-to-hub me/x: its serving.json is not the record of an export, .* delete it there"):
         hub.push(tmp_path / "2", "me/x")
     assert len(fake_hub.messages) == 2
+
+
+def test_a_card_that_was_edited_on_the_hub_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_hub = FakeHub(monkeypatch)
+    for number in (1, 2):
+        folder = make_export(tmp_path / str(number), f"champion/{number} star", *STAR)
+        (folder / "README.md").write_text(with_digest(f"card of {number}\n"))
+        assert hub.push(folder, "me/x") == "https://hub.example/me/x"
+        assert fake_hub.files["README.md"].startswith(f"card of {number}\n".encode())
+    fake_hub.files["README.md"] = edited = b"license: mit\n" + fake_hub.files["README.md"]
+    fake_hub.files["model.safetensors"] = b"another"
+    assert hub.push(folder, "me/x").startswith("https://hub.example/me/x (README.md there differs from what Retemper wrote, and is kept;")
+    assert fake_hub.files["README.md"] == edited and fake_hub.files["model.safetensors"] != b"another"
 
 
 def test_a_router_of_another_export_is_refused(tmp_path: Path) -> None:
