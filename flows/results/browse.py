@@ -32,11 +32,15 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
     lock = current_lock()
     if BM25 in (first, second):
         refuse_unfit(lock, BM25, "dvc.lock")
-    systems = options(*(search_parts(name, sections) for name in (first, second) if name != BM25))
+    searched = [search_parts(name, sections) for name in (first, second) if name != BM25]
+    depth, lexical_depth = max(
+        ((each.depth, each.lexical_depth) for each in searched if each.fusions),
+        default=(parameters.retrieve.depth, parameters.bm25.run_depth),
+    )
     refuse_truncated(lock, [Path("data/bm25")])
     corpus = corpus_of(lock)
     arguments = [
-        *systems, "--lexical", "data/bm25", "--depth", str(parameters.retrieve.depth), "--lexical-depth", str(parameters.bm25.run_depth),
+        *options(*searched), "--lexical", "data/bm25", "--depth", str(depth), "--lexical-depth", str(lexical_depth),
         "--documents", f"{corpus}/documents.parquet", "--tokens", "data/tokens", "--corpus", corpus, "--values", "data/values",
         "--batch", str(batch), "--split", split, "--metric", parameters.report.metric, "--port", str(port), "--chosen", first, second,
     ]  # fmt: skip

@@ -1,11 +1,13 @@
 """Fused systems as they are served: which systems they are made from, and with which weight."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.repository.lock import Lock, parameters
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
+from tasks.params import Parameters
 
 RUNS = Path("data/runs")
 BM25 = "bm25"
@@ -68,3 +70,19 @@ def record_of(name: str, sections: Mapping[str, Any]) -> Path:
                 f"{path}: found {field} {record.get(field)}, expected {wanted} as in fuse.{name} of params.yaml; run retemper run"
             )
     return path
+
+
+def depths(systems: Iterable[str], lock: Lock, sections: Mapping[str, Any]) -> tuple[int, int]:
+    """The number of ranks of a model's list, and of BM25's, that are fused: as in the runs of `systems`, or else by params.yaml.
+
+    A fusion's weight was chosen on these runs, while params.yaml may have been edited since.
+    """
+    stages = [BM25, f"retrieve_{BM25}", *(f"{stage}@{system}" for system in systems for stage in ("retrieve", "retrieve_adore"))]
+    values = {**sections, **{name: value for stage in stages for name, value in parameters(lock.get(stage, {})).items()}}
+
+    def of(section: str, key: str) -> int:
+        record = Parameters.model_fields[section].annotation
+        assert record is not None
+        return int((values.get(section) or {}).get(key, record.model_fields[key].default))
+
+    return of("retrieve", "depth"), of("bm25", "run_depth")

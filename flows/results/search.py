@@ -12,7 +12,7 @@ from typing import Any
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.repository.lock import current_lock
-from flows.results.fusions import BM25, fusion_parts, fusions, is_served, record_of
+from flows.results.fusions import BM25, depths, fusion_parts, fusions, is_served, record_of
 from flows.results.generations import refuse_truncated, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, deciding_split, read_metrics
 from tasks.core.errors import UserError
@@ -41,17 +41,15 @@ def search_parts(model: str, sections: Mapping[str, Any], *, measured: bool = Fa
         if name != BM25 or not fused:
             refuse_unindexed(name, sections)
     records = {name: record_of(name, sections) for name in fused}
-    depths = (0, 0)
-    if fused:
-        parameters = check_file()
-        depths = (parameters.retrieve.depth, parameters.bm25.run_depth)
-    dense = {name: (Path("data/encoders") / name, served_index(name)) for name in parts if name != BM25}
     lock = current_lock()
+    if fused:
+        check_file()
+    dense = {name: (Path("data/encoders") / name, served_index(name)) for name in parts if name != BM25}
     refuse_unfit(lock, model, "dvc.lock", measured=measured)
     refuse_truncated(
         lock, {Path("data/tokens"), *(Path("data/bm25") for name in parts if name == BM25), *chain.from_iterable(dense.values())}
     )
-    return Searched(model, dense, records, BM25 in parts, *depths)
+    return Searched(model, dense, records, BM25 in parts, *(depths(parts, lock, sections) if fused else (0, 0)))
 
 
 def options(*searched: Searched) -> list[str]:
@@ -75,8 +73,8 @@ def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> in
         note = "" if split == "dev" else " (the best on test: there are no dev queries)"
         model = best_model(metrics, check_file().report.metric, sections, split=split, fused=True)
     parts = search_parts(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
-    depths = ["--depth", str(parts.depth), "--lexical-depth", str(parts.lexical_depth)] if parts.fusions else []
-    systems = [*options(parts), *depths, *(["--lexical", "data/bm25"] if parts.lexical else [])]
+    ranks = ["--depth", str(parts.depth), "--lexical-depth", str(parts.lexical_depth)] if parts.fusions else []
+    systems = [*options(parts), *ranks, *(["--lexical", "data/bm25"] if parts.lexical else [])]
     print(f"searching with {model}{note}", file=sys.stderr)
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}", *["--json"] * as_json]

@@ -11,7 +11,7 @@ from flows.champions.champion import Champion, Get
 from flows.champions.parts import Parts
 from flows.parameters.checks import PARAMS
 from flows.repository.lock import Lock, mapping_at, parameters, read_lock
-from flows.results.fusions import BM25
+from flows.results.fusions import BM25, depths
 from flows.results.search import search_parts
 from flows.serving.card import without_folder, write_card
 from flows.serving.vectors import write_vectors
@@ -20,7 +20,6 @@ from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.models.export import Export, file_digests, read_record, write_record
 from tasks.core.params.sections import read_yaml
 from tasks.core.text.document import Text
-from tasks.params import Parameters
 
 IDS = ("ids.parquet", "owners.npy")
 
@@ -89,25 +88,16 @@ def serving_record(
     """The content of serving.json for a champion: its systems, and how texts were given to its encoder."""
     encoders = {name: (kind, kind.replace("encoder", "index", 1)) for name, kind in parts.encoders.items()}
     fusions = {name: record for name, record in parts.fusion.items() if name != BM25}
+    depth, bm25_depth = depths(parts.encoders, lock, sections)
     return {
         "model": model,
         "encoders": encoders,
         "bm25": BM25 if BM25 in parts.paths else None,
         "fusions": fusions,
-        **depths(sections),
+        "depth": depth,
+        "bm25_depth": bm25_depth,
         **text_settings(texts, parameters(lock.get("tokenize", {}))),
     }
-
-
-def depths(sections: Mapping[str, Any]) -> dict[str, int]:
-    """The number of ranks of each list that are fused, by params.yaml."""
-
-    def of(section: str, key: str) -> int:
-        record = Parameters.model_fields[section].annotation
-        assert record is not None
-        return int((sections.get(section) or {}).get(key, record.model_fields[key].default))
-
-    return {"depth": of("retrieve", "depth"), "bm25_depth": of("bm25", "run_depth")}
 
 
 def text_settings(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +125,11 @@ def link(model: str, folder: Path) -> None:
         (folder / BM25).symlink_to(Path("data/bm25").absolute())
     (folder / "documents.parquet").symlink_to(Path("data/corpus/documents.parquet").absolute())
     texts = {part: read_json(Path("data/tokens") / part / "meta.json") for part in ("documents", "queries/train")}
-    settings = parameters(read_lock().get("tokenize", {})) or {key: sections.get(key) for key in ("text", "tokenize")}
+    lock = read_lock()
+    settings = parameters(lock.get("tokenize", {})) or {key: sections.get(key) for key in ("text", "tokenize")}
     fused = {name: read_json(record) for name, record in parts.fusions.items()}
     fields = {"model": model, "encoders": encoders, "bm25": BM25 if parts.lexical else None, "fusions": fused}
-    text_fields = text_settings(texts, settings)
-    write_record(folder, Export(**fields, **depths(sections), **text_fields, label=model, documents="documents.parquet"))  # type: ignore[arg-type]
+    fields |= text_settings(texts, settings)
+    depth, bm25_depth = depths(parts.dense, lock, sections)
+    record = Export(**fields, depth=depth, bm25_depth=bm25_depth, label=model, documents="documents.parquet")  # type: ignore[arg-type]
+    write_record(folder, record)

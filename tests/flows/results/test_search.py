@@ -84,6 +84,11 @@ def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monk
         "--model star_adore data/encoders/star_adore data/indexes/star --model star data/encoders/star data/indexes/star "
         "--depth 1000 --lexical-depth 1000 --lexical data/bm25"
     )
+    lock = {"stages": {"retrieve@star": {"params": {"data/params.json": {"retrieve": {"depth": 200}}}}}}
+    (tmp_path / "dvc.lock").write_text(json.dumps(lock))
+    assert search.search("words", 3, "three") == 0
+    assert commands[1][commands[1].index("--depth") + 1] == "200", "of the runs that were fused, not of an edited params.yaml"
+    (tmp_path / "dvc.lock").unlink()
     for model, message in {
         "new": "data/runs/new/fusion.json: not found: fuse.new has not run yet; run retemper run",
         "again": "fuse.again: is made from over, which reorders a run and cannot be searched for a new query",
