@@ -2,6 +2,7 @@
 
 import errno
 import os
+import platform
 import re
 import shutil
 import signal
@@ -10,10 +11,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.process import locks
 from flows.process.processes import environment, handling
 from flows.serving.export import current, link
 from flows.serving.follow import Follower
@@ -57,11 +59,26 @@ def serve(settings: Settings) -> int:
         is_local = host in ("127.0.0.1", "::1")
         if not is_local and not os.environ.get(KEY):
             _say(f"warning: {settings.host} may be reached from other machines, and {KEY} is not set: everyone there may search")
-        folder = FOLDER / f"{host}-{port}"  # the port alone may be that of another server, at another address
-        try:
+        # The port alone may be that of another server, at another address or on another machine that shares the project's folder.
+        with nullcontext(FOLDER) if settings.export else own_folder(f"{host}-{port}") as folder:
             return _serve_folder(settings, listener, folder, is_local=is_local)
+
+
+@contextmanager
+def own_folder(name: str) -> Iterator[Path]:
+    """A place for a folder that this process alone uses, and that is removed at its end. So are those of this machine's killed ones."""
+    machine = FOLDER / platform.node()
+    for lock in sorted(machine.glob("*.lock")):
+        with suppress(UserError), locks.wait_and_hold(lock, seconds=0):  # UserError: its server is alive
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()
+    folder, lock = machine / name, machine / f"{name}.lock"
+    with locks.wait_and_hold(lock, seconds=10):
+        try:
+            yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
 
 
 def _serve_folder(settings: Settings, listener: socket.socket, folder: Path, *, is_local: bool) -> int:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import platform
 import re
 import signal
 import socket
@@ -228,6 +229,23 @@ def test_other_machines_without_a_key_are_warned_of(monkeypatch: pytest.MonkeyPa
     served = [Path(command[command.index("--served") + 1]) for command in commands]
     assert [path.name.rpartition("-")[0] for path in served] == ["127.0.0.1", all_addresses], "two addresses with one port are two servers"
     assert not any(path.exists() for path in served), "what was served is a copy"
+
+
+def test_a_server_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of another machine that shares the project; what a killed server left is removed, but nothing of a live one."""
+    monkeypatch.chdir(tmp_path)
+    killed = serve.FOLDER / platform.node() / "127.0.0.1-4001"
+    killed.mkdir(parents=True)
+    Path(f"{killed}.lock").touch()
+    with serve.own_folder("127.0.0.1-8080") as first, monkeypatch.context() as patch:
+        first.mkdir()
+        assert not killed.exists() and not Path(f"{killed}.lock").exists()
+        with serve.own_folder("127.0.0.1-8081") as second:
+            assert first.is_dir() and second != first
+        patch.setattr(platform, "node", lambda: "elsewhere")
+        with serve.own_folder("127.0.0.1-8080") as other:
+            assert first.is_dir() and other != first
+    assert [path for path in serve.FOLDER.rglob("*") if path.parent != serve.FOLDER] == []
 
 
 @pytest.mark.heavy
