@@ -75,7 +75,9 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
     is_of_kind, names = KNOWN[spec.kind]
     if not spec.path.is_dir():
         raise Unavailable(f"{spec.path}: not found, expected a file or a folder with {names}; fix the path of articles.source")
-    files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and is_of_kind(f.name)))
+    visible = (f for f in spec.path.rglob("*") if not any(part.startswith(".") for part in f.relative_to(spec.path).parts))
+    first_names = {f.resolve(): f for f in sorted((f for f in visible if f.is_file() and is_of_kind(f.name)), reverse=True)}
+    files = tuple(sorted(first_names.values()))
     if not files:
         kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder may be the mount point of an unavailable disk
         raise kind(f"{spec.path}: found no {names}; fix the path of articles.source")
