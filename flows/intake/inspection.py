@@ -376,7 +376,8 @@ def _is_empty(path: Path) -> bool:
 
 
 def _files_of(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    """The files of a batch, or of the source. `qrels` may be a link to a folder, which is read, and which rglob does not enter."""
+    return [path] if path.is_file() else sorted(file for file in {*path.rglob("*"), *path.glob("qrels/*")} if file.is_file())
 
 
 def _counts(file: Path, path: Path) -> bool:
