@@ -9,7 +9,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,10 +90,13 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
 
-def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell, kept_verdicts: KeptVerdicts) -> int:
+def forget(
+    records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell, kept_verdicts: KeptVerdicts, kept_beside: KeptVerdicts
+) -> int:
     """Forget documents and queries by their ids, or without ids all those of the list again. Return 0 if none of their text is left.
 
-    `dry`: only report. `sure` is asked before anything is removed. `kept_verdicts(batches)` is held while the files of these change.
+    `dry`: only report. `sure` is asked before anything is removed. `kept_verdicts(batches)` is held while the files of these change;
+    `kept_beside(folders)`, while those of the source do.
     Raises UserError while a run is in progress in a project that uses this cache, for an unknown id, and if a remote is unavailable.
     """
     with repository() as repo, ExitStack() as stack:
@@ -113,7 +116,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         remember(plan)
         (holdings := plan.holdings).save(FOUND)
         for kind, folders in changes(plan):
-            with kept_verdicts(folders) if kind == "batch" else nullcontext():
+            with (kept_verdicts if kind == "batch" else kept_beside)(folders):
                 withdraw_records(kind, folders, plan.marks, dry=False)
             for folder in folders:
                 if not folder.exists():

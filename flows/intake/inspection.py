@@ -4,7 +4,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
-from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, counts, read
+from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, counts, kept_verdicts_beside, read
 from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
 from tasks.core.errors import DiskError, UserError
@@ -355,6 +355,11 @@ def _quarantining_shifts(batch: Batch, rules: Gate) -> dict[str, Shift]:
 
 def _is_odd(shift: Shift, rules: Gate) -> bool:
     return rules.shift is not None and shift.auc > rules.shift and shift.p <= rules.p
+
+
+def kept_beside(folders: Sequence[Path]) -> AbstractContextManager[None]:
+    """Keep the verdicts of this project beside the source `folders`, whose files change inside: forget removes records from them."""
+    return kept_verdicts_beside(lambda: " ".join(_stats_of(folder) for folder in folders))
 
 
 @contextmanager

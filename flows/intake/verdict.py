@@ -1,6 +1,7 @@
 """The verdict on a batch, and the project's JSON file that keeps it: in .retemper/accepted, or in .retemper/quarantine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +82,19 @@ def read(file: Path) -> Batch:
     record: dict[str, Any] = read_json(file)
     values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in record.items()}
     return from_record(Batch, values)
+
+
+@contextmanager
+def kept_verdicts_beside(stamp: Callable[[], str]) -> Iterator[None]:
+    """Keep this project's verdicts on the batches that were checked beside a source whose files change inside. `stamp`: of them, now."""
+    before = stamp()
+    try:
+        yield
+    finally:  # what failed may have changed some files
+        after = stamp()
+        for file in (file for folder in (ACCEPTED, QUARANTINE) for file in folder.glob("*.json")):
+            if before and (batch := read(file)).beside == before:
+                write_json(file, asdict(replace(batch, beside=after)))
 
 
 def counts(batches: Iterable[Batch]) -> str:

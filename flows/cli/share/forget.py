@@ -25,7 +25,7 @@ def forget(
 ) -> int:
     """Remove records from source, cache, and remotes for good, and name the models that saw them."""
     from flows.forgetting import forget
-    from flows.intake.inspection import kept_verdicts
+    from flows.intake.inspection import kept_beside, kept_verdicts
 
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("forget removes records permanently; check with --dry-run first, then confirm with --yes")
@@ -35,4 +35,5 @@ def forget(
         sure=lambda: yes or typer.confirm("Remove all of this for good?"),
         tell=print,
         kept_verdicts=kept_verdicts,
+        kept_beside=kept_beside,
     )
