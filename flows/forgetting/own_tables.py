@@ -80,13 +80,18 @@ def source_places(tree: Path) -> list[Path]:
 def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.commands.withdraw; return its answer: records by file, their texts, and unread files. `dry`: change nothing."""
     source_kind, _, place = _source().partition(":")
-    columns = file_and_columns(place)[1] if source_kind == "pairs" else ""
-    request = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
+    file, columns = file_and_columns(place) if source_kind == "pairs" else ("", "")
+    is_added_to = kind == "pairs" and file and _section(SETTINGS, "intake").get("mode") != "replace"
+    base = str(local_path(file)) if is_added_to else ""
+    request = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns, "base": base}
     return ask("tasks.prepare.commands.withdraw", request)
 
 
 def records_in_inbox(marks: Collection[str]) -> Any:
-    """The records in the inbox's files of pairs, in the form of `withdraw_records`'s answer; the files are not changed."""
+    """The records in the inbox's files of pairs, in the form of `withdraw_records`'s answer; the files are not changed.
+
+    If the data set is such a file too, a row with the text of one of its records is that record, whatever its id.
+    """
     files = [path for path in inbox_entries() if is_pairs_file(path)]
     return withdraw_records("pairs", files, marks, dry=True) if files else {"files": {}, "texts": [], "unread": []}
 

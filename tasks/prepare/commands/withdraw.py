@@ -5,7 +5,8 @@ inspected.
 
 Reads a JSON object from standard input and prints one. Lines that are kept stay byte for byte. A file is replaced by one rename.
 
-    {"kind": "beir" | "csv" | "batch" | "pairs", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false, "columns": "#..."}
+    {"kind": "beir" | "csv" | "batch" | "pairs", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false, "columns": "#...",
+     "base": the file of pairs that files of the inbox add to, or empty}
     {"files": {FILE: records removed}, "texts": [TEXT, ...], "unread": [FILE, ...]}
 
 `unread`: files that prepare would refuse. A malformed line of JSON stays; a malformed CSV file stays as it is.
@@ -29,6 +30,7 @@ from tasks.core.sources.forgotten import mark
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.json_lines import parse_line
 from tasks.core.stage.entry import stage
+from tasks.core.text.plain import digest
 from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import NAMES
 from tasks.prepare.readers.lines import BOM
@@ -125,15 +127,30 @@ def _find(form: str, name: str, path: Path, marks: Collection[str]) -> Found:
     return Found(removed, is_malformed, keeps)
 
 
-def count_in_pairs(file: Path, columns: str, marks: Collection[str]) -> Withdrawn:
-    """The number of records of `marks` in a file of pairs, and their texts. `columns`: the columns that the data set's SPEC names."""
+def count_in_pairs(file: Path, columns: str, marks: Collection[str], texts: Collection[tuple[str, str]] = ()) -> Withdrawn:
+    """The number of records of `marks` in a file of pairs, and their texts. `columns`: the columns that the data set's SPEC names.
+
+    `texts`: kind and digest of texts that are such records under any id, since a retraining gives them the id in the data set.
+    """
     try:
-        source = pairs.read(file, columns)
-        texts = [document.text for document in source.documents() if mark("document", document.id) in marks]
-        texts += [query.text for query in source.queries[""]() if mark("query", query.id) in marks]
+        found = [text for kind, name, key, text in _records_in_pairs(file, columns) if mark(kind, name) in marks or (kind, key) in texts]
     except (UserError, OSError):
         return Withdrawn({}, [], [str(file)])
-    return Withdrawn({str(file): len(texts)} if texts else {}, texts, [])
+    return Withdrawn({str(file): len(found)} if found else {}, found, [])
+
+
+def marked_texts(file: Path, columns: str, marks: Collection[str]) -> set[tuple[str, str]]:
+    """Kind and digest of the texts whose ids in a file of pairs have one of `marks`. UserError or OSError if it cannot be read."""
+    return {(kind, key) for kind, name, key, _ in _records_in_pairs(file, columns) if mark(kind, name) in marks}
+
+
+def _records_in_pairs(file: Path, columns: str) -> Iterator[tuple[str, str, str, str]]:
+    """Kind, id, digest, and text of every record."""
+    source = pairs.read(file, columns)
+    for document in source.documents():
+        yield "document", document.id, digest(document.text, document.title), document.text
+    for query in source.queries[""]():
+        yield "query", query.id, digest(query.text), query.text
 
 
 def batch_forms(folder: Path) -> tuple[str, ...]:
@@ -263,9 +280,15 @@ def main() -> None:
     request = json.load(sys.stdin)
     total = Withdrawn({}, [], [])
     marks = frozenset(request["marks"])
+    texts = set[tuple[str, str]]()
+    if base := request["base"]:
+        try:
+            texts = marked_texts(Path(base), request["columns"], marks)
+        except (UserError, OSError):
+            total.unread.append(base)
     for folder in map(Path, request["folders"]):
         if request["kind"] == "pairs":
-            withdrawn = count_in_pairs(folder, request["columns"], marks)
+            withdrawn = count_in_pairs(folder, request["columns"], marks, texts)
         else:
             withdrawn = withdraw_records(request["kind"], folder, marks, dry=request["dry"])
         total.counts.update(withdrawn.counts)

@@ -203,6 +203,7 @@ def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypa
     (tmp_path / "params.yaml").write_text("dataset: {source: 'pairs:faq.csv#query=Frage,passage=Antwort'}\n")
     (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
     (tmp_path / "inbox").mkdir()
+    (tmp_path / "faq.csv").write_text("Frage,Antwort\nnull,z\n")
     rows = {"1": "eins,Secret  words\nzwei,x\n", "2": "drei,y\n", "3": "Eins,y\nvier,secret words\n"}
     for name, text in rows.items():
         (tmp_path / f"inbox/{name}.csv").write_text(f"Frage,Antwort\n{text}")

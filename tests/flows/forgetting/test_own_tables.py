@@ -62,6 +62,27 @@ def test_malformed_files_of_the_inbox_are_named_and_stop_nothing(tmp_path: Path,
     }
 
 
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_a_row_that_has_the_id_of_the_data_set_by_its_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """A retraining gives it that id only while the data set's file has the text, so it would come back under its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: 'pairs:base.csv#passage=Antwort'}\n")
+    (tmp_path / "retraining.yaml").write_text(f"intake: {{inbox: inbox, mode: {mode}}}\n")
+    (tmp_path / "inbox").mkdir()
+    header = "question,query_id,Antwort,title,id\n"
+    (tmp_path / "base.csv").write_text(f"{header}how,q1,Secret  words,Anna,A\nwho,q2,secret words,,C\n")
+    rows = {"1": "where,q3,secret words,anna,B\n", "2": "How,q4,x,,D\n", "3": "when,q5,secret words,,E\n", "4": "what,q6,y,,A\n"}
+    for name, text in rows.items():
+        (tmp_path / f"inbox/{name}.csv").write_text(header + text)
+    result = own_tables.records_in_inbox([mark("document", "A"), mark("query", "q1")])
+    counts = {Path(name).name: count for name, count in result["files"].items()}
+    assert counts == ({"1.csv": 1, "2.csv": 1, "4.csv": 1} if mode == "append" else {"4.csv": 1})
+    assert result["texts"] == (["secret words", "How", "y"] if mode == "append" else ["y"])
+    (tmp_path / "base.csv").rename(tmp_path / "elsewhere.csv")
+    result = own_tables.records_in_inbox([mark("document", "A"), mark("query", "q1")])
+    assert result["unread"] == (["base.csv"] if mode == "append" else []), "so which texts have these ids is unknown"
+
+
 @pytest.mark.parametrize(("file", "section"), [("retraining.yaml", "intake"), ("params.yaml", "dataset")])
 def test_a_section_that_is_no_mapping_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, section: str) -> None:
     monkeypatch.chdir(tmp_path)
