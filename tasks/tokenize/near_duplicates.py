@@ -1,6 +1,7 @@
 """Near-duplicate documents by MinHash: Broder, On the Resemblance and Containment of Documents (SEQUENCES 1997).
 
-Two documents are near-duplicates if the Jaccard similarity of their sets of SHINGLE consecutive tokens is at least a threshold.
+Two documents are near-duplicates if the Jaccard similarity of their sets of SHINGLE consecutive tokens is at least a threshold. The
+tokens of tokenize.document_prefix do not count.
 Candidates are documents that agree on all values of a band (locality-sensitive hashing). Each pair is then compared by its hashed
 shingles, so no pair below the threshold is linked. A pair at the threshold (0.05 or more) is a candidate with a probability of at least
 FOUND, unless more than COMPARED documents stand between the two in their group. Bands are made one at a time from the tokens on disk,
@@ -87,9 +88,17 @@ def _band(tokens: Tokens, owners: int, draws_V2: Hashes) -> Hashes:
 
 
 def _shingles(tokens: Tokens, start: int, end: int) -> tuple[Hashes, Ints]:
-    """Hashes of all shingles of rows `start` to `end` - 1, and the row of each, in order. A row shorter than a shingle is one shingle."""
+    """Hashes of all shingles of rows `start` to `end` - 1, and the row of each, in order. A row shorter than a shingle is one shingle.
+
+    The prefix's tokens are excluded, as every row begins with them; a row without any others keeps its last.
+    """
     offsets = np.asarray(tokens.offsets[start : end + 1])
-    lengths, flat = np.diff(offsets), np.asarray(tokens.flat[offsets[0] : offsets[-1]]).astype(np.uint64) + np.uint64(1)
+    lengths, flat = np.diff(offsets), np.asarray(tokens.flat[offsets[0] : offsets[-1]])
+    if tokens.prompt:
+        skipped = np.minimum(tokens.prompt, (lengths - 1).clip(min=0))
+        lengths = lengths - skipped
+        flat = flat[concat_ranges(offsets[:-1] - offsets[0] + skipped, lengths)]
+    flat = flat.astype(np.uint64) + np.uint64(1)
     row = np.repeat(np.arange(start, end), lengths)
     hashes = np.zeros(len(flat), dtype=np.uint64)
     for step in range(SHINGLE):  # add the token `step` places ahead, if the row has it

@@ -18,8 +18,8 @@ from tasks.core.tokens.same_texts import SAME, same_texts
 from tasks.tokenize.near_duplicates import FOUND, VALUES, bands_of, first_of_near
 
 
-def tokens_of(folder: Path, documents: list[list[list[int]]]) -> Tokens:
-    """A token folder of documents, each a list of passages."""
+def tokens_of(folder: Path, documents: list[list[list[int]]], prompt: int = 0) -> Tokens:
+    """A token folder of documents, each a list of passages that begin with `prompt` tokens of a prefix."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [passage for passages in documents for passage in passages]
     np.array([token for row in rows for token in row], dtype=np.uint16).tofile(folder / "tokens.bin")
@@ -27,7 +27,7 @@ def tokens_of(folder: Path, documents: list[list[list[int]]]) -> Tokens:
     np.save(folder / "owners.npy", np.repeat(np.arange(len(documents)), [len(passages) for passages in documents]).astype(np.int32))
     schema = pa.schema([("id", pa.string())])
     write_table(folder / "ids.parquet", schema, [pa.table({"id": [f"d{n}" for n in range(len(documents))]}, schema)])
-    write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 64, "prefix": "", "tokenizer": ""})
+    write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 64, "prefix": "", "tokenizer": "", "prompt": prompt})
     return open_tokens(folder)
 
 
@@ -75,6 +75,20 @@ def test_short_documents_and_chains(tmp_path: Path) -> None:
     ends = [[[1, 2, 3], [9]], [[1, 2, 3], [8]]]  # a passage shorter than a shingle counts as one
     firsts = first_of_near(tokens_of(tmp_path, [[[7]], [[7]], [[8]], [[7, 8]], *chain, [[]], *ends]), 0.9)
     assert firsts.tolist() == [0, 0, 2, 3, 4, 4, 4, 7, 8, 9]
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
+def test_a_prefix_does_not_count(threshold: float, tmp_path: Path) -> None:
+    """Short documents under a long prefix are as alike as without it; of a passage that it fills, the last token counts."""
+    chain = [[list(range(100, 160))], [[*range(100, 159), 1]]]
+    documents = [[[1, 2, 3]], [[4, 5], [6, 7, 8]], [[9]], [[9, 10]], [[6, 7, 8]], *chain, *corpus()]
+    prompt = list(range(600, 640))
+    prefixed = [[prompt + row for row in passages] for passages in documents]
+    plain = first_of_near(tokens_of(tmp_path / "plain", documents), threshold).tolist()
+    assert first_of_near(tokens_of(tmp_path / "prefixed", prefixed, 40), threshold).tolist() == plain
+    assert plain[:4] == [0, 1, 2, 3] and plain[5:7] == [5, 5]
+    full = [[prompt[:30]], [[*prompt[:29], 7]], [[]], [[*prompt[:20], 7]]]
+    assert first_of_near(tokens_of(tmp_path / "full", full, 40), threshold).tolist() == [0, 1, 2, 1]
 
 
 def test_the_bands_find_a_pair_at_the_threshold() -> None:
