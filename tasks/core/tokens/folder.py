@@ -122,7 +122,8 @@ def cut_evenly(lengths: Ints, budget: int, least: int) -> list[Ints]:
     arguments.
     """
     order = np.argsort(-lengths, kind="stable").tolist()
-    for count in range(max(least, -(-int(lengths.sum()) // budget)), len(order)):
+    fewest = max(-(-int(np.sum(lengths * (most + 1) > budget)) // most) for most in range(1, 9))  # a batch has at most `most` such rows
+    for count in range(max(least, fewest, -(-int(lengths.sum()) // budget)), len(order)):
         batches, sizes = [list[int]() for _ in range(count)], [(0, number) for number in range(count)]
         for row in order:  # the longest first, each to the batch that has least
             size, number = sizes[0]

@@ -1,5 +1,6 @@
 """Token folders as readers see them: opened whole or refused, ids found, rows padded and cut into batches."""
 
+import heapq
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -131,6 +132,26 @@ def test_batches_of_about_the_same_size(count: int, budget: int, longest: int, l
     fewest = max(least, -(-int(lengths.sum()) // budget))
     if budget >= most:
         assert len(batches) <= min(count, 1 + fewest * 5 // 4), "few more than are needed"
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(320, 320), (260, 320), (150, 200), (100, 600), (1, 512)])
+@pytest.mark.parametrize("least", [1, 150])
+def test_the_first_number_of_batches_that_fits_is_taken(shortest: int, longest: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found without packing the rows for each number below, where most rows are longer than a half or a third of a batch."""
+    budget, lengths = 512, np.random.default_rng(longest).integers(shortest, longest + 1, size=200)
+    placed, real = list[int](), heapq.heapreplace
+    monkeypatch.setattr(heapq, "heapreplace", lambda heap, item: (placed.append(1), real(heap, item))[1])
+    batches = [batch.tolist() for batch in cut_evenly(lengths, budget, least)]
+    assert len(placed) <= 25 * len(lengths)
+    for count in range(least, len(lengths) + 1):
+        rows, sizes = [list[int]() for _ in range(count)], [0] * count
+        for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+            smallest = sizes.index(min(sizes))
+            rows[smallest].append(row)
+            sizes[smallest] += int(lengths[row])
+        if all(size <= budget or len(batch) == 1 for size, batch in zip(sizes, rows, strict=True)):
+            assert batches == rows
+            return
 
 
 @pytest.mark.parametrize("parts", [[], [["d5"]], [["d3", "none", "d3"], [], ["d699", "d0", ""]], [[f"d{n}" for n in range(699, -1, -7)]]])
