@@ -28,10 +28,17 @@ class Piece(NamedTuple):
     queries: list[Query]
 
 
+class Searched(NamedTuple):
+    """The number of queries in a piece, and whether they were searched now, rather than found on disk."""
+
+    queries: int
+    fresh: bool
+
+
 class MapPieces(Protocol):
     """Call a function on each piece, in processes of this machine or workers of a cluster; results come in order."""
 
-    def __call__(self, function: "Callable[[Piece], int]", work: "Iterable[Piece]", /) -> Iterator[int]: ...
+    def __call__(self, function: "Callable[[Piece], Searched]", work: "Iterable[Piece]", /) -> Iterator[Searched]: ...
 
 
 @contextmanager
@@ -55,28 +62,30 @@ def search_all(queries: Iterable[Query], index: Path, depth: int, scratch: Path,
     scratch.mkdir(exist_ok=True)
     paths: list[Path] = []
 
-    def missing() -> Iterator[Piece]:
+    def pieces() -> Iterator[Piece]:
         remaining = iter(queries)
         while part := list(islice(remaining, QUERIES)):
             paths.append(scratch / f"{len(paths):06}.parquet")
-            if is_sealed(paths[-1]):
-                progress.skip(len(part))
-            else:
-                yield Piece(paths[-1], part)
+            yield Piece(paths[-1], part)
 
-    for count in each(partial(search_piece, index=index, depth=depth), missing()):
-        progress.advance(count)
+    for searched in each(partial(search_piece, index=index, depth=depth), pieces()):
+        (progress.advance if searched.fresh else progress.skip)(searched.queries)
     progress.close()
     for path in paths:
         yield read_table(path, RANKED)
 
 
-def search_piece(piece: Piece, index: Path, depth: int) -> int:
-    """Search a piece's queries, write and seal the results; return the number of queries."""
+def search_piece(piece: Piece, index: Path, depth: int) -> Searched:
+    """Search a piece's queries, write and seal the results, unless intact ones exist.
+
+    The worker looks, not the stage: NFS remembers for a while that a file was missing, and the stage must find it when it is written.
+    """
+    if is_sealed(piece.path):
+        return Searched(len(piece.queries), False)
     postings, ids, _ = load(index, vocabulary=False)
     write_table(piece.path, RANKED, ranked(piece.queries, postings, ids, depth))
     seal(piece.path)
-    return len(piece.queries)
+    return Searched(len(piece.queries), True)
 
 
 def seal_index(folder: Path) -> None:

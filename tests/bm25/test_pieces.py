@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,10 @@ import pytest
 
 from tasks.bm25 import pieces
 from tasks.core.files import folder_digest
+from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import remove_finished
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import RANKED
 
 OUTS = ("index", "candidates", "negatives")
 
@@ -47,11 +50,13 @@ def test_killed_and_resumed(kill_at: int, run: Any, tmp_path: Path, monkeypatch:
     remove_finished()
     searched, built, real = list[Path](), list[int](), (pieces.search_piece, import_module("tasks.bm25.__main__").build)
 
-    def die_at_piece(piece: pieces.Piece, index: Path, depth: int) -> int:
+    def die_at_piece(piece: pieces.Piece, index: Path, depth: int) -> pieces.Searched:
         if len(searched) == kill_at - 1:
             raise KeyboardInterrupt
-        searched.append(piece.path)
-        return real[0](piece, index, depth)
+        result = real[0](piece, index, depth)
+        if result.fresh:
+            searched.append(piece.path)
+        return result
 
     def count_builds(*arguments: Any) -> Any:
         built.append(1)
@@ -66,6 +71,30 @@ def test_killed_and_resumed(kill_at: int, run: Any, tmp_path: Path, monkeypatch:
     first, kill_at = len(searched), 99
     assert run("b") == undisturbed
     assert (len(built), first + len(searched[first:]), len(set(searched))) == (1, 10, 10), "the index and whole pieces are kept"
+
+
+def test_the_stage_first_looks_for_a_piece_when_a_worker_has_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, the machine that looked for a missing file does not see for a while that another one has written it."""
+    monkeypatch.setattr(pieces, "QUERIES", 2)
+    kept, looked, given = {1}, list[Path](), list[Path]()
+    monkeypatch.setattr(pieces, "is_sealed", lambda path: looked.append(path) or int(path.stem) in kept)
+    monkeypatch.setattr(pieces, "load", lambda *_, **__: (None, None, None))
+    monkeypatch.setattr(pieces, "ranked", lambda *_: [])
+
+    def each(function: Callable[[pieces.Piece], pieces.Searched], work: Iterable[pieces.Piece]) -> Iterator[pieces.Searched]:
+        for piece in work:
+            assert piece.path not in looked
+            given.append(piece.path)
+            yield function(piece)
+
+    queries, progress = [(f"q{n}", list[int]()) for n in range(5)], Progress("queries", 5)
+    (tmp_path / "dev").mkdir()
+    write_table(tmp_path / "dev/000001.parquet", RANKED, [])
+    before = (tmp_path / "dev/000001.parquet").stat().st_mtime_ns
+    assert len(list(pieces.search_all(queries, tmp_path / "index", 3, tmp_path / "dev", progress, each))) == 3
+    assert given == [tmp_path / f"dev/{number:06}.parquet" for number in range(3)]
+    assert (tmp_path / "dev/000001.parquet").stat().st_mtime_ns == before, "found, so not searched again"
+    assert (progress.done, progress.resumed) == (5, 2)
 
 
 @pytest.mark.parametrize("name", ["train/000002.parquet", "index/data.csc.index.npy", "index.json"])
