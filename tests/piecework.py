@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tasks.core.errors import Missing
+from tasks.core.files import new_file
 
 FIRST: dict[str, str] = {}
 
@@ -98,6 +99,13 @@ def run_two_workers(folder: Path) -> None:
 def linger(folder: Path) -> None:
     (folder / str(os.getpid())).touch()
     time.sleep(600)
+
+
+def temporary_name(path: Path) -> str:
+    """Write a file; return the name that it has until it is complete."""
+    with new_file(path) as temporary:
+        temporary.touch()
+    return temporary.name
 
 
 if __name__ == "__main__":

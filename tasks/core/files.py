@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -13,20 +14,24 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from tasks.core.errors import UserError
 
+WORKER = "RETEMPER_WORKER"  # set in a worker: only its stage shows progress, and others may write the same files
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 Record = TypeVar("Record")
 
 
 def partial_path(path: Path) -> Path:
-    """The name that `path` has until it is complete; one per path, so a kill leaves at most one."""
+    """The name that `path` has until it is complete; one per path, so a kill leaves at most one. `new_file` in a worker uses others."""
     return path.with_name(f".{path.name}.partial")
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write; on success it becomes `path` by one rename, on failure it is removed."""
+    """Yield a temporary path to write; on success it becomes `path` by one rename, on failure it is removed.
+
+    In a worker, each call has a temporary path of its own: another worker may take this one for lost, and write the same file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = partial_path(path)
+    temporary = partial_path(path.with_name(f"{path.name}.{uuid.uuid4().hex}") if os.environ.get(WORKER) else path)
     try:
         yield temporary
         with temporary.open("rb") as handle:

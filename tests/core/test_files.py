@@ -11,6 +11,7 @@ import pytest
 
 from tasks.core.errors import UserError, one_line_errors
 from tasks.core.files import (
+    WORKER,
     append_line,
     delete,
     file_digest,
@@ -20,6 +21,7 @@ from tasks.core.files import (
     new_file,
     new_folder,
     open_unpacked,
+    partial_path,
     read_json,
     read_mapping,
     write_json,
@@ -37,6 +39,28 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
         temporary.write_text("whole")
         assert not path.exists()
     assert path.read_text() == "whole"
+
+
+def test_two_workers_that_write_one_file_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker behind a broken network still writes the piece that another one does again; the last to end replaces the file."""
+    path = tmp_path / "000003.npy"
+    monkeypatch.setenv(WORKER, "1")
+    with new_file(path) as again:
+        with new_file(path) as lost, lost.open("wb") as of_lost, again.open("wb") as of_again:
+            for half in (b"first, ", b"second"):
+                of_lost.write(half)
+                of_again.write(half)
+        assert path.read_bytes() == b"first, second"
+        assert [file for file in tmp_path.iterdir() if file != path] == [again]
+    assert path.read_bytes() == b"first, second" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(RuntimeError), new_file(tmp_path / "other") as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.delenv(WORKER)
+    with new_file(path) as temporary:
+        assert temporary == partial_path(path), "where the next attempt of a stage that was killed replaces it"
+        temporary.touch()
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"[1]", b"null", b'{"a": "\xff"}'])

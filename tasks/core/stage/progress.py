@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tasks.core.errors import escaped
+from tasks.core.files import WORKER
 
 if TYPE_CHECKING:  # rich costs a process 60 ms: it is imported where there is a terminal
     import rich.progress as rich
@@ -16,7 +17,6 @@ if TYPE_CHECKING:  # rich costs a process 60 ms: it is imported where there is a
 T = TypeVar("T")
 LOG_SECONDS = 30.0
 LIVE = "RETEMPER_LIVE"  # set by a flow that runs on a terminal: it shows lines that begin with \r, and keeps them out of logs
-SILENT = "RETEMPER_SILENT"  # set in a worker: only its stage shows progress
 LIVE_SECONDS = 0.5
 DRAWN_SECONDS = 0.1
 
@@ -32,7 +32,7 @@ class Progress:
         self.what, self.total, self.unit = what, total, unit
         self.done = self.resumed = 0
         self.start = self.reported = self.sent = time.monotonic()
-        self.silent = bool(os.environ.get(SILENT))
+        self.silent = bool(os.environ.get(WORKER))
         self.terminal = can_redraw(sys.stderr)
         self.live = bool(os.environ.get(LIVE)) and not self.terminal and not self.silent
         self._bar: rich.TaskID | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.errors import UserError
-from tasks.core.stage.progress import SILENT
+from tasks.core.files import WORKER
 
 AHEAD = 3  # pieces per worker that are given out or done before their turn; this bounds memory
 
@@ -52,8 +52,8 @@ def result_of(outcome: Outcome) -> Any:
 
 
 def become_worker() -> None:
-    """Set this process up as a worker: only the stage shows progress."""
-    os.environ[SILENT] = "1"
+    """Set this process up as a worker, as WORKER says."""
+    os.environ[WORKER] = "1"
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from typing import Any
 from torch import distributed as dist
 
 from tasks.core.errors import Unavailable
+from tasks.core.files import WORKER
 from tasks.core.params.runtime import Runtime
-from tasks.core.stage.progress import LIVE, SILENT
+from tasks.core.stage.progress import LIVE
 from tasks.core.workers.cluster import ROOM_SECONDS, Cluster, Session, join_session
 from tasks.core.workers.gang import PeerLost
 from tasks.core.workers.reach import reach_all
@@ -114,7 +115,7 @@ def _rank(
             error=Unavailable(where=f"node {socket.gethostname()} of the Ray cluster", found=fault, remedy="see docs/cluster.md")
         )
     redirect_output(log_of(scratch, rank))
-    os.environ.pop(SILENT, None)
+    os.environ.pop(WORKER, None)  # the first rank shows progress, and alone writes files
     os.environ.update({LIVE: "1"} if live else {})
     address = address_of(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]) or own_address(ray.util.get_node_ip_address())
     try:

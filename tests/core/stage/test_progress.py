@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.core.errors import UserError
+from tasks.core.files import WORKER
 from tasks.core.stage.entry import stage
 from tasks.core.stage.progress import LIVE, LIVE_SECONDS, LOG_SECONDS, Progress, leave_bars, track
 
@@ -121,6 +122,7 @@ def test_a_log_costs_no_import_of_rich() -> None:
     script = """
 import sys
 from flows.process.display import Display, Outcome
+from tasks.core.files import WORKER
 from tasks.core.stage.progress import track
 display = Display()
 with display.open(["a"]):
@@ -153,7 +155,7 @@ def test_a_flow_on_a_terminal_gets_transient_lines(
 
 
 def test_a_worker_shows_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("RETEMPER_SILENT", "1")
+    monkeypatch.setenv(WORKER, "1")
     monkeypatch.setenv("RETEMPER_LIVE", "1")
     monkeypatch.setattr("tasks.core.stage.progress.LOG_SECONDS", 0.0)
     progress = Progress("search", 9)

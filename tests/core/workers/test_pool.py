@@ -17,7 +17,7 @@ from tasks.core.params.runtime import Runtime
 from tasks.core.workers import each
 from tasks.core.workers.each import Alone, local_count, open_workers, threads_each
 from tasks.core.workers.pool import AHEAD, GIVEN, Pool
-from tests.piecework import Facts, Work
+from tests.piecework import Facts, Work, temporary_name
 
 
 @contextmanager
@@ -38,6 +38,13 @@ def test_results_come_in_order_from_workers_that_load_once(tmp_path: Path) -> No
         assert str(os.getpid()) not in loads
         assert list(workers.each(work, [])) == []
         assert [value for value, _ in workers.each(Work(tmp_path / "more"), [5])] == [25], "the same workers, another function"
+
+
+def test_each_attempt_writes_under_a_name_of_its_own(tmp_path: Path) -> None:
+    """So a piece is done again while a worker that seems lost still writes it."""
+    with open_pool(2) as workers:
+        assert len(set(workers.each(temporary_name, [tmp_path / "000003.npy"] * 4))) == 4
+    assert [file.name for file in tmp_path.iterdir()] == ["000003.npy"]
 
 
 def test_pieces_are_taken_as_they_are_needed(tmp_path: Path) -> None:
