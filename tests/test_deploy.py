@@ -177,29 +177,51 @@ STUBS = {
     "scontrol": "#!/bin/bash\nprintf 'one\\ntwo\\nthree\\n'\n",
     "srun": '#!/bin/bash\necho srun "$@" >> "$SAID"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
     "ray": '#!/bin/bash\n[[ $1 == status ]] && { [[ -e $SAID.up ]]; exit; }\n[[ $* == *--head* ]] && touch "$SAID.up"\nexec sleep 600\n',
+    "python": f'#!/bin/bash\nexec {sys.executable} "$@"\n',
     "retemper": "#!/bin/bash\ntrap 'echo stopped >> \"$SAID\"; exit 143' TERM\n"
     'echo mode "${RAY_AUTH_MODE:-none}" >> "$SAID"\necho retemper "$RAY_ADDRESS" "$@" >> "$SAID"\nsleep "${LASTS:-0}" & wait\nexit 3\n',
 }
+# In each call of nodes(), one more has joined, up to $JOINING.
+RAY_MODULE = """import os
+from pathlib import Path
+
+calls, said = [], Path(os.environ["SAID"])
+
+
+def init(**settings):
+    said.open("a").write(f"joining {settings['address']}\\n")
+
+
+def nodes():
+    calls.append(1)
+    return [{"Alive": number < min(len(calls), int(os.environ["JOINING"]))} for number in range(3)]
+"""
+
+
+def start_slurm_job(folder: Path, **variables: str) -> "subprocess.Popen[bytes]":
+    """The job's script on three nodes, with stand-ins that write what they are asked to `said`."""
+    files = {folder / ".venv/bin" / name: text for name, text in STUBS.items()} | {folder / "modules/ray.py": RAY_MODULE}
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    environment = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "x", "SLURM_CPUS_PER_TASK": "8"}
+    environment |= {"SLURM_GPUS_ON_NODE": "2", "HOME": str(folder), "RAY_AUTH_MODE": "", "SAID": str(folder / "said"), "USER": "u"}
+    environment |= {"PYTHONPATH": str(folder / "modules"), "JOINING": "3"}
+    command = ["bash", DEPLOY / "slurm/retemper.sbatch", "--set", "a=b"]
+    variables = os.environ | environment | variables
+    with (folder / "errors").open("wb") as errors:
+        return subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped: bool, tmp_path: Path) -> None:
     """The job's script with commands that stand in for Slurm's, Ray's, and ours."""
-    for name, text in STUBS.items():
-        file = tmp_path / ".venv/bin" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        file.chmod(0o755)
     log = tmp_path / "said"
     if stopped:  # in which case makes no difference
         (tmp_path / ".ray").mkdir()
         (tmp_path / ".ray/auth_token").write_text("made up")
-    variables = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "x", "SLURM_CPUS_PER_TASK": "8"}
-    variables |= {"HOME": str(tmp_path), "RAY_AUTH_MODE": ""}
-    environment = os.environ | variables | {"SLURM_GPUS_ON_NODE": "2", "SAID": str(log), "USER": "u", "LASTS": "600" if stopped else "0"}
-    job = subprocess.Popen(
-        ["bash", DEPLOY / "slurm/retemper.sbatch", "--set", "a=b"], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    job = start_slurm_job(tmp_path, LASTS="600" if stopped else "0")
     try:
         if stopped:
             ends = time.monotonic() + 300
@@ -211,6 +233,7 @@ def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped
         with suppress(ProcessLookupError):  # nothing is left
             os.killpg(job.pid, signal.SIGKILL)
     lines = log.read_text().splitlines()
+    assert lines.index("joining one:6379") < lines.index("retemper one:6379 run --set a=b"), "the run begins with all nodes"
     assert ("stopped" in lines) == stopped
     assert "retemper one:6379 run --set a=b" in lines
     assert f"mode {'token' if stopped else 'none'}" in lines, "where there is a token, Ray's head asks for it"
@@ -218,3 +241,14 @@ def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped
     assert "--nodelist=one" in head and "ray start --head --node-ip-address=one --port=6379 --num-cpus=8 --num-gpus=2" in head
     assert "--nodes=2" in workers and "--exclude=one" in workers and "ray start --address=one:6379 --num-cpus=8 --num-gpus=2" in workers
     assert all("--cpus-per-task=8 " in line for line in (head, workers)), "srun does not take over the job's since Slurm 22.05"
+
+
+def test_a_slurm_job_whose_nodes_do_not_all_join_ends_in_one_line(tmp_path: Path) -> None:
+    job = start_slurm_job(tmp_path, JOINING="2", RAY_JOIN_SECONDS="1")
+    try:
+        assert job.wait(60) == 1
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+    assert "retemper" not in (tmp_path / "said").read_text()
+    assert (tmp_path / "errors").read_text().startswith("2 of the job's 3 nodes joined the Ray cluster within 1 s; ")
