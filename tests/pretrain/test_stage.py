@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from tasks.core.files import folder_digest
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.models.mlm_head import MLMHead, find_head, load_head
+from tasks.core.training.companions import KNOWN, LEARNED
 
 PARAMS = """
 base: {}
@@ -137,6 +138,19 @@ def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, min
     towers = load_towers(project / "small/encoder")
     assert (towers.document.width, towers.document.shape.pooling, towers.document.shape.similarity) == (32, "mean", "cosine")
     assert curve(project / "small/curves", "mlm_loss")[0] == pytest.approx(10.33, abs=0.3)  # log(30522)
+
+
+def test_what_the_start_knows_is_passed_on_unless_its_weights_are_not_used(project: Path, run_stage: Any) -> None:
+    """So that a round that starts here can say which of its held-out queries were trained on."""
+    knows = {"seed": 7, "queries": 320, "of": 40, "held_out": "f" * 64}
+    (project / "round").mkdir()
+    for name, text in (("state.json", json.dumps({"steps": 40} | knows)), (KNOWN, '["q1"]'), (LEARNED, "of these very weights")):
+        (project / "round" / name).write_text(text)
+    for name, init, expected in (("ict", "whole/encoder", knows), ("small", "base", {})):
+        run_stage(project, "pretrain", *pretrain_arguments(name, init, f"{name}_on"), "--init-state", "round")
+        state = project / f"{name}_on/state"
+        assert json.loads((state / "state.json").read_text()) == expected | {"steps": 0}
+        assert [path.name for path in state.iterdir() if path.name != "state.json"] == ([KNOWN] if expected else [])
 
 
 def test_a_user_mistake_is_one_line(project: Path, try_stage: Any) -> None:
