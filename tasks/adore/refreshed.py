@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tasks.core.files import new_file
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
-from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step
+from tasks.core.training.checkpoints import CHECKPOINT, checkpoint_step, written_step
 from tasks.core.training.ranks import first_rank_first
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Refreshed:
         with new_file(path) as temporary, temporary.open("wb") as handle:
             np.save(handle, documents)
         seal(path)
-        resumed_step = checkpoint_step(self.folder / CHECKPOINT)
+        resumed_step = written_step(self.folder / CHECKPOINT)
         for stale in self.folder.glob("lists-*"):  # and their seals
             if int(stale.name.removeprefix("lists-").split(".")[0]) < resumed_step - resumed_step % self.steps:
                 stale.unlink()

@@ -130,13 +130,13 @@ class Unretrieved:
         self.kind = params.lists if isinstance(params, Adore) else "retrieved"
         self.batch_tokens = params.batch_tokens or best_batch_tokens(compute.device, tower.transformer.dtype, gradients=True)
         refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
-        self.refreshed = Refreshed(scratch, refresh, self._retrieve, compute.gang)
+        self.refreshed = Refreshed(scratch, refresh, self._retrieve, compute.gang) if self.kind == "refreshed" else None
 
     def of(self, step: int, batch: Ints) -> list[Ints]:
         """Documents for each query of `batch` at step `step`. Empty if `lists` is `retrieved`."""
         if self.kind == "retrieved":
             return []
-        if self.kind == "refreshed":
+        if self.refreshed is not None:
             return [documents[documents >= 0] for documents in self.refreshed.of(step, len(batch))]
         if self.kind == "random":
             rng = np.random.default_rng(draw_seed(self.params.seed, SAMPLING, step))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tasks.adore import step as module
 from tasks.adore.data import Data, batch_of
@@ -20,6 +21,7 @@ from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.judgments import lists_of
+from tasks.core.training.checkpoints import CHECKPOINT
 from tasks.core.training.compute import Compute
 from tasks.core.training.unpadded import best_training_tokens
 from tests.gangs import tokens_of
@@ -159,6 +161,29 @@ def test_refreshed_lists_are_those_of_each_query_by_the_tower_without_dropout(
         batch = batch_of(data, params, step)
         assert [documents.tolist() for documents in lists.of(step, batch)] == [expected[query] for query in batch], step
     assert tower.training and len(np.load(tmp_path / "lists-5.npy")) == 2 * 4, "no more than the training's last steps"
+
+
+def test_a_checkpoint_is_read_once_and_only_for_lists_that_may_depend_on_it(
+    tower: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has all weights and moments: at each refresh its header is enough to know which lists are no longer needed."""
+    read: list[Path] = []
+    monkeypatch.setattr("tasks.adore.refreshed.checkpoint_step", lambda path: read.append(path) or 0)
+    corpus, data = corpus_of(tower)[0], data_of(GRADED)
+    for kind, negatives in (("retrieved", "none"), ("given", "g"), ("random", "none")):
+        Unretrieved(tower, QUERIES, data, corpus, adore_params(lists=kind, negatives=negatives), tmp_path, CPU)
+    assert read == []
+    params = adore_params(lists="refreshed", refresh=2, steps=7)
+    lists = Unretrieved(tower, QUERIES, data, corpus, params, tmp_path, CPU)
+    kept = []
+    for step in range(7):
+        if step in (3, 5):
+            save_file({"weight": torch.zeros(1)}, tmp_path / CHECKPOINT, metadata={"step": str(step)})
+        lists.of(step, batch_of(data, params, step))
+        kept.append(sorted(path.name for path in tmp_path.glob("lists-?.npy")))
+    assert read == [tmp_path / CHECKPOINT]
+    assert kept[2:5] == [["lists-0.npy", "lists-2.npy"]] * 2 + [["lists-2.npy", "lists-4.npy"]]
+    assert kept[6] == ["lists-4.npy", "lists-6.npy"]
 
 
 def test_other_lists_are_empty_drawn_by_the_step_or_given(tower: Encoder, tmp_path: Path) -> None:

@@ -149,6 +149,15 @@ def restore_best(path: Path, step: int, module: nn.Module, optimizer: torch.opti
     _take(checkpoint[0], module, optimizer)
 
 
+def written_step(path: Path) -> int:
+    """The step in a checkpoint's header, without reading its tensors; 0 if there is none. It may be that of a corrupt checkpoint."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int((file.metadata() or {}).get("step", 0))
+    except (OSError, SafetensorError, ValueError):
+        return 0
+
+
 def checkpoint_step(path: Path) -> int:
     """The step at which a training would resume from a checkpoint; 0 if there is no intact one."""
     checkpoint = read_checkpoint(path)

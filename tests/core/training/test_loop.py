@@ -26,6 +26,7 @@ from tasks.core.training.checkpoints import (
     save_checkpoint,
     save_state,
     state_tensors,
+    written_step,
 )
 from tasks.core.training.figures import read_figures
 from tasks.core.training.loop import Journal, Schedule, Steps, Validation, fit, is_plotted
@@ -90,7 +91,8 @@ def test_corrupt_checkpoint_is_reported_and_training_starts_again(tmp_path: Path
     with pytest.raises(Killed):
         train(tmp_path / "killed", dies_at=6)
     path = tmp_path / "killed" / "scratch" / CHECKPOINT
-    assert checkpoint_step(path) == 6
+    assert checkpoint_step(path) == written_step(path) == 6
+    assert written_step(tmp_path / "none") == 0
     content = path.read_bytes()
     corrupt = {
         "cut in the header": content[:50],
