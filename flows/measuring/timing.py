@@ -165,7 +165,9 @@ def measured(lock: Lock) -> dict[str, Measured]:
 
 
 def device_name(environment: Mapping[str, str], slot: str | None) -> str:
-    """Where a span ran: the GPU's number, 0 for the only device, or empty if the stage uses none."""
+    """Where a span ran: the GPU's number, 0 for the only device, or empty if the stage uses none of this machine's."""
     if slot is None:
         return ""
-    return environment.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES") or "0"
+    if "CUDA_VISIBLE_DEVICES" in environment:  # empty: its workers are on a Ray cluster
+        return environment["CUDA_VISIBLE_DEVICES"]
+    return os.environ.get("CUDA_VISIBLE_DEVICES") or "0"

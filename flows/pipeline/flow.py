@@ -109,11 +109,15 @@ class Devices:
         self._slots, self._gangs = {kind: Slots(devices) for kind in kinds}, Slots([""])
         self._needed = {workers: devices_needed(devices, workers) for workers in {stage.workers for stage in stages.values()}}
 
+    def slot(self, name: str) -> str | None:
+        """The kind of slot that a stage takes; None if it needs no device, or leaves the GPUs to others."""
+        return None if spares_gpus(name) else self._stages[name].slot
+
     @contextmanager
     def take(self, name: str) -> Iterator[dict[str, str]]:
         """Wait for the devices of a stage; yields the environment that hides all others from it."""
-        stage = self._stages[name]
-        if stage.slot is None or spares_gpus(name):
+        stage, slot = self._stages[name], self.slot(name)
+        if slot is None:
             yield {}
             return
         count = self._needed[stage.workers]
@@ -121,7 +125,7 @@ class Devices:
             with ray_environment(self._gangs, stage.workers) as env:
                 yield env
             return
-        with self._slots[stage.slot].take(count) as env, shared_slot(count):
+        with self._slots[slot].take(count) as env, shared_slot(count):
             yield env
 
 
@@ -176,7 +180,7 @@ class Crew:
             env |= {**self.python, **code_env, GRAPH: str(COPIES.absolute()), **self.display.environment, **environments.begin(name)}
             outcome = run_stage(name, self.processes, tell, pull=self.plan.reached, env=env)
             costs = environments.cost(name)
-            device = timing.device_name(env, stage.slot)
+            device = timing.device_name(env, self.devices.slot(name))
             state: timing.State = "Stopped" if self.processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
             span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
             self.clock.ended(span, *((environments.read_environment(name), costs) if state == "Ran" else ()))

@@ -102,3 +102,7 @@ def test_devices_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_name({"CUDA_VISIBLE_DEVICES": "3"}, "device") == "3"
     assert device_name({}, "device") == "0"
     assert device_name({"CUDA_VISIBLE_DEVICES": "3"}, None) == ""
+    assert device_name({"CUDA_VISIBLE_DEVICES": ""}, "device") == "", "on a Ray cluster"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    assert device_name({}, "device") == "5,6"
+    assert device_name({"CUDA_VISIBLE_DEVICES": ""}, "device") == ""

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from flows.pipeline import stage as stages
+from flows.pipeline.flow import Devices
 from flows.pipeline.stage import Slots, Transcript, devices_needed, find_devices, ray_environment, run_stage, spares_gpus
 from flows.process.processes import Processes
+from flows.repository.graph import Stage
 from tasks.core.errors import PROBLEM, Invalid, Problem, report
 
 RAN = """\
@@ -273,6 +275,8 @@ def test_an_index_that_is_built_on_the_cpu_waits_for_no_gpu(monkeypatch: pytest.
         Path("data/params.json").write_text(json.dumps(params))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
         assert spares_gpus("index@warmup") == expected
+        devices = Devices({name: Stage(name, (), (), "device") for name in ("index@warmup", "encode@warmup")})
+        assert (devices.slot("index@warmup"), devices.slot("encode@warmup")) == (None if expected else "device", "device")
         assert not spares_gpus("train@index")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         assert not spares_gpus("index@warmup"), "on a machine without GPUs it takes its turn"
