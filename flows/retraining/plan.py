@@ -78,7 +78,7 @@ def make(
     now = champions[-1]
     name, corpus = f"champion/{now.number}", "data/pseudo" if sections.get("queries") == "pseudo" else "data/corpus"
     run([Path(corpus).name if corpus == "data/pseudo" else "prepare"])
-    record = _record(project, now)
+    record = _record(project, now, champions)
     source = read_json(SOURCE)  # up to date, by the run
     own, own_source = _of_commit(project, now)
     parts, origins = champion.parts_at(project, now), record.get("origins", {})
@@ -186,10 +186,20 @@ def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, 
     return dict(mapping_at(now.commit, "params.yaml", project)), json.loads(read_blob(now.commit, str(SOURCE), project) or "{}")
 
 
-def _record(project: Path, crowned: Champion) -> Mapping[str, Any]:
-    """How a retraining made the champion, as it recorded it (`Ended.how`); empty if there is no such record."""
+def _record(project: Path, crowned: Champion, champions: Sequence[Champion]) -> Mapping[str, Any]:
+    """How a retraining made the champion, as it recorded it (`Ended.how`); empty if there is no such record.
+
+    Its mode is `index` if the champion has the weights that the retraining started from: what was trained then was not better.
+    """
     entry = history.read_outcome(project, crowned.commit)
-    return (entry.how if entry else None) or {}
+    how = (entry.how if entry else None) or {}
+    start = next((one for one in champions if one.number == how.get("start")), None)
+    is_trained = start is None or not _weights(start) or _weights(start) != _weights(crowned)
+    return how if is_trained or how.get("mode") not in FROM_CHAMPION else {**how, "mode": "index"}
+
+
+def _weights(crowned: Champion) -> dict[str, str]:
+    return {kind: digest for kind, digest in crowned.digests.items() if kind.startswith("encoder")}
 
 
 def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, Any]]:
@@ -197,7 +207,7 @@ def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, 
     by_number, records = {crowned.number: crowned for crowned in champions}, list[Mapping[str, Any]]()
     crowned: Champion | None = champions[-1]
     while crowned is not None and len(records) < len(champions):
-        records.append(_record(project, crowned))
+        records.append(_record(project, crowned, champions))
         crowned = by_number.get(records[-1].get("start", 0))
     return records
 

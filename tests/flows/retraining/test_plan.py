@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,22 @@ def test_queries_that_the_champion_was_only_indexed_beside_are_new_to_it(worktre
     assert "since champion/2, 1 more query since it was trained" in planned.choice.why
     source = Path(read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"])
     assert json.loads((source / "known_queries.json").read_text()) == ["q1", "q2"], "q4 is in its data, and it never trained on it"
+
+
+@pytest.mark.parametrize("mode", ["query_tower", "continue"])
+def test_queries_of_a_training_that_the_champion_is_not_of_are_new_to_it(worktree: Worktree, mode: str) -> None:
+    """The champion is the encoder that the retraining started from, over new data: what it trained then was not better."""
+    worktree.how = {"mode": mode, "start": 1, "news": {"queries": 1, "queries_before": 2, "documents": 1, "documents_before": 3}}
+    worktree.how["recipe"] = plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})
+    now = replace(worktree.now, digests={"encoder": "e1.dir", "corpus": "c1"})
+    before, full_params = replace(now, number=1, digests={"encoder": "e1.dir", "corpus": "c0"}), Path("params.yaml").read_bytes()
+    seen = []
+    for start in (before, replace(before, digests={"encoder": "e0.dir"})):
+        Path("params.yaml").write_bytes(full_params)
+        planned = worktree.make(champions=[start, now], full_share=9, document_share=9)
+        source = Path(read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"])
+        seen.append(("since it was trained" in planned.choice.why, json.loads((source / "known_queries.json").read_text())))
+    assert seen == [(True, ["q1", "q2"]), (False, ["q1", "q2", "q4"])], "q4 is in its data, and only the second trained on it"
 
 
 def test_what_changed_since_is_told(worktree: Worktree, full_params: dict[str, Any]) -> None:
