@@ -20,7 +20,15 @@ Sections = Mapping[str, Any]
 WEIGHTS = "from_champion"  # name of the champion's encoder in `encoders`
 AS_IT_IS = {"negatives": "none", "steps": 0}  # a round that trains nothing
 OWN = ("text", "tokenize", "encode")  # sections under which the champion's document vectors were made
-TIED = ("negatives", "steps", "train_queries", "optimizer_from", "schedule_steps", "projector")  # keys of a round that depend on its start
+TIED = (  # keys of a round that depend on its start
+    "negatives",
+    "steps",
+    "train_queries",
+    "train_share",
+    "optimizer_from",
+    "schedule_steps",
+    "projector",
+)
 STARTED = ("steps", *INDEXED)  # keys of an entry of adore, likewise
 DISTILLED = ("margin_mse", "kl")
 TRAINED = {"continue": "continued", "query_tower": "queries"}  # end of the name of what is trained

@@ -65,6 +65,7 @@ def test_the_query_tower_of_a_fusion(full_params: dict[str, Any]) -> None:
 
 def test_one_more_round(full_params: dict[str, Any]) -> None:
     full_params["mine"]["warmup"]["relative_margin"] = 0.05
+    full_params["rounds"]["star"]["train_share"] = 0.05  # all that are new count as known afterwards, so all are trained on
     sections, origins = checked_sections(full_params, "star", "continue", round={"lr": 1e-6})
     assert sections["rounds"]["star"] == ROUND
     assert sections["rounds"]["star_continued"] == {
