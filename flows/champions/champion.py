@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.champions import outs
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
-from flows.champions.tree import BRANCH, TAGS, ZERO, is_ancestor, move, resolve
+from flows.champions.tree import BRANCH, TAGS, ZERO, is_ancestor, move, prefix_of, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import LOCK, Lock, lock_of, mapping_at, read_blob, read_lock
@@ -45,11 +45,21 @@ class Champion:
     settings: Mapping[str, Any] = field(default_factory=dict)  # flows.champions.parts.settings_of; empty in older records
     data: Mapping[str, Any] = field(default_factory=dict)  # dataset source and digest
     comparison: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str | None = None  # the project's folder in its repository, such as `law/`, which is "" at its top; None in older records
     commit: str = ""  # of the tag; not in its message
 
 
 def read_champions(project: Path) -> list[Champion]:
-    """All champions so far, by number. Raises UserError for a tag that holds no record."""
+    """All champions so far of `project`, by number. Raises UserError for a tag that holds no record.
+
+    Tags are the repository's: those of a project in another folder of it are left out.
+    """
+    champions, prefix = read_all(project), prefix_of(project)
+    return [champion for champion in champions if champion.prefix in (None, prefix)]
+
+
+def read_all(project: Path) -> list[Champion]:
+    """The champions of every project in the repository, by number. Raises UserError for a tag that holds no record."""
     form = "%(refname:strip=3)%00%(*objectname)%00%(contents:body)%01"
     champions = []
     for entry in git("for-each-ref", f"--format={form}", TAGS.rstrip("/"), folder=project).split("\x01"):
@@ -71,11 +81,18 @@ def current(project: Path) -> Champion | None:
     return next(reversed(read_champions(project)), None)
 
 
+def next_number(project: Path) -> int:
+    """The number of the next champion; those of other projects in the repository are taken, too."""
+    return max((champion.number for champion in read_all(project)), default=0) + 1
+
+
 def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | None = None) -> Champion:
     """Make the tag, in one transaction with moving the branch as `branch` (new, old) says, if given.
 
-    Raises GitFailed if the number is taken (another was crowned meanwhile) or the branch has moved; then nothing has changed.
+    `project` is the project's own folder, or that in a worktree. Raises GitFailed if the number is taken (another was crowned meanwhile) or
+    the branch has moved; then nothing has changed.
     """
+    champion = replace(champion, prefix=prefix_of(project))
     tag = tag_object(project, champion)
     moves = [f"update {BRANCH} {branch[0]} {branch[1] or ZERO}"] if branch else []
     move(project, [*moves, f"create {TAGS}{champion.number} {tag}"])
@@ -184,7 +201,7 @@ def choose(project: Path, wanted: str) -> Champion:
         (each for each in commits if {f"train@{model}", f"adore@{model}", f"fuse@{model}"} & lock_at(project, each).keys()), commits[0]
     )
     champion = Champion(
-        number=(reigning.number if reigning else 0) + 1,
+        number=next_number(project),
         model=model,
         cause="set",
         when=timestamp(),
@@ -241,7 +258,7 @@ def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion
 
 def _crown_again(project: Path, old: Champion, reigning: Champion | None, *, cause: str, previous: int | None) -> Champion:
     number = reigning.number if reigning else 0
-    fields = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
+    fields = {**asdict(old), "number": next_number(project), "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
     return _crown_by_hand(project, Champion(**fields))
 
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from flows.champions import champion, history
 from flows.champions.champion import Champion
-from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, TAGS, ZERO, is_ancestor, move, records
+from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, TAGS, ZERO, is_ancestor, move, prefix_of, records
 from flows.repository.git import NOBODY, GitFailed, git
 
 ASK_SECONDS, SEND_SECONDS = 60, 300  # to a git remote, at most
@@ -105,7 +105,7 @@ def have_diverged(project: Path, local_refs: Mapping[str, str], remote_refs: Map
 
 def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[str, str]) -> Met:
     """Append what only this side has to what the other side has, in one transaction. The objects of `remote_refs` have been received."""
-    champions = {f"{TAGS}{crowned.number}": crowned for crowned in champion.read_champions(project)}
+    champions = {f"{TAGS}{crowned.number}": crowned for crowned in champion.read_all(project)}
     clash = any(local_refs[name] != digest for name, digest in remote_refs.items() if name in local_refs and name.startswith(TAGS))
     ours = [crowned for name, crowned in champions.items() if remote_refs.get(name) != local_refs[name]] if clash else []
     lost = _superseded(ours)
@@ -174,7 +174,7 @@ def _with_record(project: Path, commit: str, outcome: history.Ended) -> str:
     """The tree of a commit with another record in it."""
     record = json.dumps(asdict(replace(outcome, commit=None)), indent=1, ensure_ascii=False) + "\n"
     blob = git("hash-object", "-w", "--stdin", text=record, folder=project)
-    path = git("rev-parse", "--show-prefix", folder=project) + RECORD
+    path = prefix_of(project) + RECORD
     with TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         git("read-tree", commit, folder=project, env=index)

@@ -87,9 +87,14 @@ def hold_for_dry_run(project: Path) -> Iterator[None]:
         yield
 
 
+def prefix_of(project: Path) -> str:
+    """The project's folder in its repository, such as `law/`; empty at its top. It is the same in a worktree."""
+    return git("rev-parse", "--show-prefix", folder=project)
+
+
 def folder_of(project: Path) -> Path:
     """The project's folder in the worktree."""
-    return (project / FOLDER).resolve() / git("rev-parse", "--show-prefix", folder=project)
+    return (project / FOLDER).resolve() / prefix_of(project)
 
 
 def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
@@ -154,7 +159,7 @@ def move(folder: Path, updates: Sequence[str]) -> None:
 def records(folder: Path, *span: str) -> list[str]:
     """The commits of the branch in `span` (as for `git rev-list`) that add a record of their own, oldest first."""
     commits = git("rev-list", "--first-parent", "--reverse", *span, folder=folder).split()
-    path = git("rev-parse", "--show-prefix", folder=folder) + RECORD
+    path = prefix_of(folder) + RECORD
     names = "".join(f"{commit}:{path}\n" for commit in (f"{commits[0]}^", *commits)) if commits else ""
     # Not `rev-list -- RECORD`: it leaves out a commit with the record of its second parent, as flows.champions.machines makes them.
     blobs = git("cat-file", "--batch-check=%(objectname)", text=names, folder=folder).splitlines()

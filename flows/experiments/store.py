@@ -25,6 +25,7 @@ from tasks.core.plurals import counted
 PARAMS = "params.yaml"
 REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/([^/]+)")
 INPUTS = "Retemper-Inputs: "  # trailer of an experiment's message: digest of what it was computed from
+PROJECT = "Retemper-Project: "  # likewise: the project's folder in its repository; older messages have none
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def save(tree: Path, baseline: str, name: str, *, inputs: str, files: Sequence[s
         content = git("write-tree", folder=tree, env={"GIT_INDEX_FILE": path})
     finally:
         Path(path).unlink(missing_ok=True)
-    message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n"
+    message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n{PROJECT}{_place_of(tree)}\n"
     commit = git("commit-tree", content, "-p", baseline, folder=tree, text=message)
     git("update-ref", f"{folder_of(baseline)}/{name}", commit, folder=tree)
     return commit
@@ -70,14 +71,22 @@ def folder_of(baseline: str) -> str:
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}"
 
 
+def _place_of(project: Path) -> str:
+    """The project's folder in its repository: `./`, or such as `./law/`."""
+    return f"./{git('rev-parse', '--show-prefix', folder=project)}"
+
+
 def list_experiments(baseline: str | None = None) -> list[Experiment]:
-    """The experiments of the repository, or only those on `baseline`, oldest first."""
-    cache = cache_folder()
+    """The experiments of the project in the current folder, or only those on `baseline`, oldest first.
+
+    Refs are the repository's: those of a project in another folder of it are left out.
+    """
+    cache, place = cache_folder(), _place_of(Path())
     listed = git("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").splitlines()
     experiments = []
     for match in filter(None, map(REF.fullmatch, listed)):
         base = match[1] + match[2]
-        if baseline in (None, base):
+        if baseline in (None, base) and _trailer(git("show", "-s", "--format=%B", match[0]), PROJECT) in ("", place):
             experiments.append(read(match[3], match[0], base, cache=cache))
     return experiments
 
@@ -85,12 +94,16 @@ def list_experiments(baseline: str | None = None) -> list[Experiment]:
 def read(name: str, ref: str, baseline: str, *, cache: Path) -> Experiment:
     """One experiment, with its metrics from the cache."""
     commit = git("rev-parse", ref)
-    message = git("show", "-s", "--format=%B", commit)
-    inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
+    inputs = _trailer(git("show", "-s", "--format=%B", commit), INPUTS)
     lock = lock_of(commit, name) or {}
     metrics = cached_metrics(lock, cache)
     params = flatten(mapping_at(commit, PARAMS))
     return Experiment(name, commit, baseline, inputs, params, metrics, sorted(metric_digests(lock).keys() - metrics.keys()))
+
+
+def _trailer(message: str, key: str) -> str:
+    """The value of a trailer of an experiment's message; empty if it has none."""
+    return next((line.removeprefix(key) for line in message.splitlines() if line.startswith(key)), "")
 
 
 def cached_metrics(lock: Lock, cache: Path) -> dict[str, Any]:

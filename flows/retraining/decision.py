@@ -66,7 +66,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
     chosen_on = evidence.choosing_metrics(eligible, measure, rule, groups=evidence.groups(Path(corpus_of(current_lock()))))
     model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
     new = Champion(
-        number=(now.number if now else 0) + 1,
+        number=champion.next_number(Path()),
         model=model,
         cause="promoted" if now else "first",
         when=champion.timestamp(),
@@ -186,7 +186,7 @@ def record(project: Path, tree: retraining_tree.Tree, decision: Decision, *, end
     try:
         if decision.promoted:
             crowned = replace(new, commit=commit, **champion.record_of(tree.folder, commit, new.model))
-            champion.crown(tree.root, crowned, (commit, tree.tip))
+            champion.crown(tree.folder, crowned, (commit, tree.tip))
         else:
             retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
     except GitFailed as error:

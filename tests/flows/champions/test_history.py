@@ -149,6 +149,7 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
+    monkeypatch.setattr(champion, "next_number", lambda _: len(taken_back) + 1)
     for module in (lock_module, history, decision):
         monkeypatch.setattr(module, "read_blob", lambda _, name, __: committed.get(name))
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)

@@ -362,6 +362,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: fusion_flags.append(fused) or "a")
     Path("retraining.yaml").write_text(f"promotion: {{fusions: {str(not changes).lower()}}}\n")
     monkeypatch.setattr(champion, "read_champions", lambda _: records)
+    monkeypatch.setattr(champion, "next_number", lambda _: len(records) + 1)
     monkeypatch.setattr(champion, "record_of", lambda *_: {})
     monkeypatch.setattr(champion, "crown", lambda _, new, *__: crownings.append(new))
     monkeypatch.setattr(decision, "evaluate_champion", refuse_comparison)
