@@ -109,31 +109,32 @@ def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[st
     clash = any(local_refs[name] != digest for name, digest in remote_refs.items() if name in local_refs and name.startswith(TAGS))
     ours = [crowned for name, crowned in champions.items() if remote_refs.get(name) != local_refs[name]] if clash else []
     lost = _superseded(ours)
-    numbers = [int(digits) for name in remote_refs if (digits := name.removeprefix(TAGS)).isdigit()]
-    latest = max(numbers, default=0)
-
-    tip = _replayed(project, local_refs.get(BRANCH), remote_refs.get(BRANCH), lost=lost, latest=latest or None)
-    updates = [f"update {BRANCH} {tip} {local_refs.get(BRANCH, ZERO)}"] if tip and tip != local_refs.get(BRANCH) else []
+    latest = _latest(remote_refs)
+    kept = [crowned.number for crowned in ours if crowned.number not in lost]
+    new_numbers = {old: latest + place for place, old in enumerate(kept, 1)}
+    tip, undone = _replayed(project, local_refs.get(BRANCH), remote_refs, lost=lost, new_numbers=new_numbers)
     new_refs = {name: digest for name, digest in remote_refs.items() if name != BRANCH}
     # Tags of ours that the remote lacks are deleted, unless their number is reused.
     new_refs |= {f"{TAGS}{crowned.number}": "" for crowned in ours if f"{TAGS}{crowned.number}" not in remote_refs}
-    new_numbers: dict[int, int] = {}
     for crowned in ours:
         if crowned.number in lost:
             digest = local_refs[f"{TAGS}{crowned.number}"]
             new_refs[f"{SUPERSEDED}champion-{crowned.number}-{digest[:10]}"] = digest
         else:
-            new_numbers[crowned.number] = number = latest + len(new_numbers) + 1
+            number = new_numbers[crowned.number]
             # After a superseded champion, it follows `latest` now: the old number may be another champion's.
             previous = latest if crowned.previous in lost else new_numbers.get(crowned.previous or 0, crowned.previous)
             renumbered = replace(crowned, number=number, replaced=number - 1 or None, previous=previous)
             new_refs[f"{TAGS}{number}"] = champion.tag_object(project, renumbered)
-    for name, digest in new_refs.items():
-        if digest != local_refs.get(name, ""):
+    if tip:
+        new_refs[BRANCH] = tip
+    updates = list[str]()
+    for name in sorted(new_refs, key=lambda name: (not name.startswith(SUPERSEDED), name != BRANCH)):  # a kill leaves the first ones done
+        if (digest := new_refs[name]) != local_refs.get(name, ""):
             updates.append(f"update {name} {digest} {local_refs.get(name, ZERO)}" if digest else f"delete {name} {local_refs[name]}")
     if updates:
         move(project, updates)
-    return Met(None, _describe_superseded(ours, lost, new_numbers=new_numbers, latest=latest), bool(lost))
+    return Met(None, _describe_superseded(ours, lost, new_numbers=new_numbers, latest=latest), bool(lost) or undone)
 
 
 def _superseded(ours: Sequence[Champion]) -> set[int]:
@@ -145,29 +146,48 @@ def _superseded(ours: Sequence[Champion]) -> set[int]:
     return lost
 
 
-def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[int], latest: int | None) -> str | None:
-    """The branch's new tip: each commit that only we have is made again on top of theirs. Its second parent keeps the former commit."""
+def _replayed(
+    project: Path, ours: str | None, remote_refs: Mapping[str, str], *, lost: set[int], new_numbers: Mapping[int, int]
+) -> tuple[str | None, bool]:
+    """The branch's new tip: each commit that only we have is made again on top of theirs. Its second parent keeps the former commit.
+
+    Also whether a promotion of ours is superseded: one of `lost`, or one whose tag was replaced with theirs by `git fetch --tags --force`.
+    `new_numbers`: of our other champions, by the former number.
+    """
+    theirs = remote_refs.get(BRANCH)
     if not ours or (theirs and is_ancestor(project, ours, theirs)):
-        return theirs
-    if not lost and (not theirs or is_ancestor(project, theirs, ours)):
-        return ours
-    tip = theirs
+        return theirs, False
+    if not (lost or new_numbers) and (not theirs or is_ancestor(project, theirs, ours)):
+        return ours, False
+    latest = _latest(remote_refs) or None
+    tip, gone = theirs, set(lost)
     span = [ours, *([f"^{theirs}"] if theirs else [])]
     for commit in records(project, *span):
         outcome = history.read_outcome(project, commit)
-        if outcome and outcome.result == "promoted" and outcome.champion in lost:
+        tag = remote_refs.get(f"{TAGS}{outcome.champion}") if outcome else None
+        if outcome and outcome.result == "superseded":
+            pass  # by a merge that was killed before it had moved all references
+        elif outcome and outcome.result == "promoted" and (outcome.champion in lost or (tag and not is_ancestor(project, tag, commit))):
+            gone.add(outcome.champion or 0)
             reason = (
                 f"{outcome.reason}; superseded: another machine had crowned champion/{latest} by then, so the next retraining decides again"
             )
             outcome = replace(outcome, result="superseded", reason=reason, champion=latest)
-        elif outcome and outcome.champion in lost:
+        elif outcome and outcome.champion in gone:
             reason = f"{outcome.reason}; that champion/{outcome.champion} is superseded by another machine's champion/{latest}"
             outcome = replace(outcome, reason=reason, champion=None)  # so the next retraining does not take it for the same again
+        elif outcome and (number := new_numbers.get(outcome.champion or 0)):
+            outcome = replace(outcome, champion=number)
         content = _with_record(project, commit, outcome) if outcome else git("rev-parse", f"{commit}^{{tree}}", folder=project)
         message = git("log", "-1", "--format=%B", commit, folder=project)
         parents = [word for parent in (tip, commit) if parent for word in ("-p", parent)]
         tip = git("commit-tree", content, *parents, text=message, folder=project, env=NOBODY)
-    return tip
+    return tip, bool(gone)
+
+
+def _latest(remote_refs: Mapping[str, str]) -> int:
+    """The number of the remote's last champion; 0 without one."""
+    return max((int(digits) for name in remote_refs if (digits := name.removeprefix(TAGS)).isdigit()), default=0)
 
 
 def _with_record(project: Path, commit: str, outcome: history.Ended) -> str:

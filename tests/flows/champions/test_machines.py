@@ -290,6 +290,58 @@ def test_killed_half_way_the_next_run_goes_on(machine_pair: tuple[Machine, Machi
     assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
 
 
+@pytest.mark.parametrize("done", [1, 2])
+def test_killed_between_two_references_the_next_run_goes_on(
+    machine_pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """git renames the locks of a transaction one by one. A lost tag made the superseded record's comparison unreachable."""
+    one, other = machine_pair
+    one.record_retraining("promoted", "2 one", 2)
+    tag = one.refs()[f"{tree.TAGS}2"]
+    other.record_retraining("promoted", "2 other", 2)
+    machines.push(other.folder)
+
+    def move_some(folder: Path, updates: list[str]) -> None:
+        tree.move(folder, updates[:done])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machines, "move", move_some)
+        with pytest.raises(KeyboardInterrupt):
+            machines.fetch(one.folder)
+    machines.fetch(one.folder)
+    assert machines.push(one.folder).problem is None
+    assert_one_lineage(one, other)
+    assert one.refs()[f"{machines.SUPERSEDED}champion-2-{tag[:10]}"] == tag
+    assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
+    assert history.read_history(one.folder)[-1].reason.count("supersede") == 1
+
+
+def test_a_promotion_whose_tag_git_has_replaced_is_superseded(machine_pair: tuple[Machine, Machine]) -> None:
+    """git advises --force when two machines have crowned the same number. The two models were never compared."""
+    one, other = machine_pair
+    one.record_retraining("promoted", "2 one", 2)
+    one.record_retraining("refused", "3 one")
+    other.record_retraining("promoted", "2 other", 2)
+    machines.push(other.folder)
+    git("fetch", "--quiet", "--tags", "--force", folder=one.folder)
+    assert machines.fetch(one.folder).again
+    assert one.records()[2:] == [("2 one", "superseded", 2), ("3 one", "refused", None)]
+    assert machines.push(one.folder) == machines.Met()
+    assert_one_lineage(one, other)
+
+
+def test_a_refusal_against_a_choice_by_hand_follows_its_number(machine_pair: tuple[Machine, Machine]) -> None:
+    one, other = machine_pair
+    one.crown_by_hand("set", 2, replaced=1, previous=1)
+    one.record_retraining("refused", "3 one")
+    other.record_retraining("promoted", "2 other", 2)
+    machines.push(other.folder)
+    machines.fetch(one.folder)
+    assert one.champions()[-1] == (3, "set", "by hand 2 of clone0")
+    assert one.records()[-1] == ("3 one", "refused", 3), "champion/2 is another model now"
+
+
 def test_a_third_machine_that_pushes_in_between(
     machine_pair: tuple[Machine, Machine], make_clone: Callable[[], Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
