@@ -67,7 +67,7 @@ def take_in(
         if inbox:
             inbox.refuse_return([])
         if lasting:
-            INTAKE.unlink(missing_ok=True)
+            write_json(INTAKE, [])
         return Selection(spec, missing=missing)
     if intake.mode == "append":
         inbox.refuse_unmergeable()

@@ -13,6 +13,7 @@ from flows.batches.foreseen import Settings
 from flows.batches.known import Known
 from flows.batches.pairs_files import PairsFiles, is_batch, name_pairs_file
 from flows.batches.records import files_of, form_of
+from flows.champions import history, tree
 from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
@@ -99,12 +100,12 @@ class Inbox:
 
     def missing(self) -> tuple[str, ...]:
         """Batches of the last merge that are gone; those set aside by a leading dot do not count. UserError if all are: a lost mount?"""
-        merged = _last_merged() if self.intake.mode == "append" else []
+        merged = self._last_merged() if self.intake.mode == "append" else []
         gone = tuple(name for name in merged if not any((self.folder / f"{dot}{name}").exists() for dot in ("", ".")))
         if gone and len(gone) == len(merged):
             raise UserError(
                 f"{self.folder}: found no batch of the last retraining, expected {', '.join(gone)}; mount the folder, put them back, or "
-                f"continue without them: rm {INTAKE.resolve()}"
+                f"continue without them: echo [] > {INTAKE.resolve()}"
             )
         return gone
 
@@ -139,14 +140,25 @@ class Inbox:
 
     def _read_last(self) -> list[str]:
         """Names of the batches that the last retraining's data are made of."""
-        return _last_merged() if self.intake.mode == "append" else _last_merged()[-1:]
+        return self._last_merged() if self.intake.mode == "append" else self._last_merged()[-1:]
+
+    def _last_merged(self) -> list[str]:
+        """Names of the batches of the last merge here; if this machine has had none, of the last retraining that the branch records."""
+        if INTAKE.exists():
+            records = read_json(INTAKE)
+        else:
+            INTAKE.parent.mkdir(exist_ok=True)  # where a message says what to write
+            tip = tree.resolve(self.project, tree.BRANCH)
+            last = history.read_outcome(self.project, tip) if tip else None
+            records = (last and last.intake) or []
+        return [record["name"] for record in records if record["state"] == "accepted"]
 
     def refuse_return(self, batches: Sequence[Batch]) -> None:
         """Under `replace`, raise UserError if the data set would silently go back to an earlier batch, or to dataset.source.
 
         `batches`: the verdicts. An earlier batch takes the place of one set aside by a leading dot; a new one, that of one that is gone.
         """
-        merged = _last_merged() if self.intake.mode == "replace" else []
+        merged = self._last_merged() if self.intake.mode == "replace" else []
         if not merged:
             return
         last, chosen = merged[-1], next((batch.name for batch in reversed(batches) if batch.state == "accepted"), "")
@@ -266,7 +278,7 @@ class Inbox:
             why = "manually, by another version, or under other rules of prepare"
             self.say(f"accepted {why}; checking again under the current rules: {', '.join(outdated)}")
             accepted = {path: batch for path, batch in accepted.items() if batch.rules == rules}
-        return accepted if {*_last_merged()} <= {path.name for path in accepted} else {}
+        return accepted if {*self._last_merged()} <= {path.name for path in accepted} else {}
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """Check one batch against what is `known`. `reference`: the one to compare texts with; empty, and filled when first needed."""
@@ -318,14 +330,9 @@ class Inbox:
         return replace(batch, state="quarantined" if odd else "accepted", odd=tuple(odd))
 
 
-def _last_merged() -> list[str]:
-    """Names of the batches of the last merge here."""
-    return [record["name"] for record in read_json(INTAKE) if record["state"] == "accepted"] if INTAKE.exists() else []
-
-
 def _way_back(chosen: str) -> str:
     """How the data set goes back to batch `chosen`, or to dataset.source if it is empty, in words."""
-    return f"go back to {chosen or 'dataset.source'}: rm {INTAKE.resolve()}"
+    return f"go back to {chosen or 'dataset.source'}: echo [] > {INTAKE.resolve()}"
 
 
 def _emptied(folder: Path, earlier: Batch) -> tuple[Path, str] | None:

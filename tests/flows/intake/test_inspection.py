@@ -1,15 +1,20 @@
 """Batches and sources that change while they are listed: rsync and the like write under a temporary name, and rename at the end."""
 
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.champions import tree
+from flows.champions.history import Ended
 from flows.intake import inbox, inspection
 from flows.intake.inbox import accept, list_batches, take_in
 from flows.intake.settings import Gate, Intake
 from flows.pages.origins import INTAKE
+from flows.repository.git import git
 from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import HEAD, mark
 from tasks.prepare.commands.withdraw import withdraw_records
@@ -81,7 +86,7 @@ def test_a_batch_that_was_trained_on_is_never_left_out_because_it_is_being_writt
     rule, waiting = (Intake(inbox="inbox", mode=mode, settle_seconds=seconds, gate=Gate(shift=None)) for seconds in (0, 3600))
     assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "a new one may wait"
     assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["1"]
-    remedy = r"set it aside: rename it to \.1" if mode == "append" else rf"go back to dataset\.source: rm {INTAKE.resolve()}"
+    remedy = r"set it aside: rename it to \.1" if mode == "append" else rf"go back to dataset\.source: echo .* > {INTAKE.resolve()}"
     with pytest.raises(UserError, match=rf"inbox/1: found a batch of the last retraining that is being written, expected .*, or {remedy}$"):
         take_in(waiting, SOURCE, project)
     shutil.copytree(project / "inbox/1", project / "inbox/2")
@@ -89,7 +94,9 @@ def test_a_batch_that_was_trained_on_is_never_left_out_because_it_is_being_writt
     if mode == "append":
         assert take_in(waiting, SOURCE, project, say=lambda _: None).batches == (), "set aside"
     else:
-        with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 1; .* go back to dataset\.source: rm"):
+        with pytest.raises(
+            UserError, match=r"inbox: found no batch of the last retraining, expected 1; .* go back to dataset\.source: echo"
+        ):
             take_in(waiting, SOURCE, project)
     assert [batch.name for batch in take_in(rule, SOURCE, project, say=lambda _: None).batches] == ["2"]
 
@@ -251,9 +258,7 @@ def test_replaced_data_never_go_back_because_a_batch_is_kept_out(project: Path, 
     file = exports / "b/corpus.jsonl"
     whole = file.read_text()
     file.write_text(f"{whole}{{\n")
-    message = (
-        r"inbox/b: found a batch that is kept out \(1 malformed line: .*corpus\.jsonl:2: .*\), expected .*; fix it, or go back to a: rm "
-    )
+    message = r"inbox/b: found a batch that is kept out \(1 malformed line: .*:2: .*\), expected .*; fix it, or go back to a: echo .* > "
     for _ in range(2):
         with pytest.raises(UserError, match=f"{message}{INTAKE.resolve()}$"):
             take_in(REPLACE, SOURCE, project)
@@ -267,14 +272,14 @@ def test_replaced_data_never_go_back_because_a_batch_is_kept_out(project: Path, 
         handle.write("{\n")
     shutil.rmtree(exports / "a")
     (exports / "b").rename(exports / ".b")
-    with pytest.raises(UserError, match=r"inbox/c: found a batch that is kept out \(.*; fix it, or go back to dataset\.source: rm "):
+    with pytest.raises(UserError, match=r"inbox/c: found a batch that is kept out \(.*; fix it, or go back to dataset\.source: echo .* > "):
         take_in(REPLACE, SOURCE, project)
 
 
 def test_replaced_data_never_go_back_because_the_inbox_is_not_mounted(project: Path, exports: Path) -> None:
     exports.rename(project / "share")
     exports.mkdir()
-    message = "inbox: found no batch of the last retraining, expected b; mount the folder, put it back, or go back to {}: rm .*intake.json$"
+    message = "inbox: found no batch of the last retraining, expected b; mount .*, or go back to {}: echo .* > .*intake.json$"
     for lasting in (True, False, True):
         with pytest.raises(UserError, match=message.format("dataset.source")):
             take_in(REPLACE, SOURCE, project, lasting=lasting)
@@ -288,7 +293,7 @@ def test_replaced_data_never_go_back_because_the_inbox_is_not_mounted(project: P
     (exports / "0").rename(project / "0")
     with pytest.raises(UserError, match="expected 0; mount"):
         take_in(REPLACE, SOURCE, project)
-    INTAKE.unlink()
+    INTAKE.write_text("[]")
     assert take_in(REPLACE, SOURCE, project).spec == f"beir:{project / 'base'}", "as the message says"
 
 
@@ -296,10 +301,10 @@ def test_an_emptied_data_set_is_put_back_or_an_earlier_one_taken_as_the_message_
     whole = {path: path.read_text() for path in exports.glob("b/**/*.*")}
     for path in whole:
         path.write_text("")
-    message = f"inbox/b: found an empty batch, expected .*; put it back, or go back to a: rm {INTAKE.resolve()}$"
+    message = f"inbox/b: found an empty batch, expected .*; put it back, or go back to a: echo .* > {INTAKE.resolve()}$"
     with pytest.raises(UserError, match=message):
         take_in(REPLACE, SOURCE, project)
-    INTAKE.unlink()
+    INTAKE.write_text("[]")
     assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'a'}"
     for path, text in whole.items():
         path.write_text(text)
@@ -307,7 +312,7 @@ def test_an_emptied_data_set_is_put_back_or_an_earlier_one_taken_as_the_message_
     shutil.rmtree(exports / "a")
     for path in whole:
         path.write_text("")
-    with pytest.raises(UserError, match=r"; put it back, or go back to dataset\.source: rm "):
+    with pytest.raises(UserError, match=r"; put it back, or go back to dataset\.source: echo .* > "):
         take_in(REPLACE, SOURCE, project)
 
 
@@ -322,9 +327,9 @@ def test_a_data_set_that_is_being_written_is_set_aside_or_left_as_the_message_sa
     assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}"
     shutil.rmtree(exports / "a")
     update(exports / "b")
-    with pytest.raises(UserError, match=rf"that is being written, expected .*, or go back to dataset\.source: rm {INTAKE.resolve()}$"):
+    with pytest.raises(UserError, match=rf" being written, expected .*, or go back to dataset\.source: echo .* > {INTAKE.resolve()}$"):
         take_in(REPLACE, SOURCE, project)
-    INTAKE.unlink()
+    INTAKE.write_text("[]")
     update(exports / "b")
     assert take_in(REPLACE, SOURCE, project).spec == f"beir:{project / 'base'}"
 
@@ -339,7 +344,25 @@ def test_without_an_accepted_batch_replaced_data_are_the_source(project: Path) -
 def test_a_replaced_data_set_that_a_person_may_accept_is_accepted_as_the_message_says(project: Path, exports: Path) -> None:
     with (exports / "b/corpus.jsonl").open("a") as handle:
         handle.writelines(f'{{"_id": "c{number}", "text": "one and the same"}}\n' for number in range(60))
-    with pytest.raises(UserError, match=r"\(59 of 61 new .*\), expected .*; accept it \(retemper intake accept b\), or go back to a: rm "):
+    with pytest.raises(
+        UserError, match=r"\(59 of 61 new .*\), expected .*; accept it \(retemper intake accept b\), or .* to a: echo .* > "
+    ):
         take_in(REPLACE, SOURCE, project)
     accept(REPLACE, SOURCE, project, name="b")
     assert take_in(REPLACE, SOURCE, project).spec == f"beir:{exports / 'b'}"
+
+
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_a_machine_that_has_not_retrained_yet_misses_the_batches_of_the_others(project: Path, mode: str) -> None:
+    """Its inbox may be a folder on which nothing is mounted; the data set would silently be dataset.source alone."""
+    batches = [{"name": "0", "state": "quarantined"}, {"name": "1", "state": "accepted"}]
+    git("init", "--quiet", folder=project)
+    blob = git("hash-object", "-w", "--stdin", text=json.dumps(asdict(Ended("a", "promoted", "", "", intake=batches))), folder=project)
+    files = git("mktree", text=f"100644 blob {blob}\t{tree.RECORD}\n", folder=project)
+    git("update-ref", tree.BRANCH, git("commit-tree", files, "-m", "of another machine", folder=project), folder=project)
+    shutil.rmtree(project / "inbox/1")
+    rule = Intake(inbox="inbox", mode=mode)
+    with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 1; .*: echo .* > .*$") as refusal:
+        take_in(rule, SOURCE, project)
+    Path(str(refusal.value).rpartition(" > ")[2]).write_text("[]\n")
+    assert take_in(rule, SOURCE, project).batches == ()
