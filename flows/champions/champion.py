@@ -227,10 +227,13 @@ def is_newer_at_head(project: Path, crowned: Champion) -> bool:
 
 
 def metrics_of(project: Path, commit: str, model: str) -> dict[str, dict[str, float]]:
-    """The metrics of `model` in `commit`, by split; empty if neither the cache nor the remote has them."""
+    """The metrics of `model` in `commit`, by split; empty if neither the cache nor the remote has them.
+
+    UserError if they may be on the remote, and that is unavailable.
+    """
     try:
         return dict(read_out(project, commit, str(METRICS / f"{model}.json")))
-    except UserError:
+    except outs.Lost:
         return {}
 
 

@@ -5,11 +5,23 @@ import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from flows.process.processes import environment
 from flows.repository.lock import Lock, out_digests
 from flows.repository.project import repository
-from flows.storage.cache import cache_of, copy_cached, file_md5, files_at, intact_path, object_path, out_with
+from flows.storage.cache import (
+    cache_of,
+    copy_cached,
+    file_md5,
+    files_at,
+    intact_path,
+    object_path,
+    out_with,
+    parse_listing,
+    part_of,
+    read_listing,
+)
 from flows.storage.remote import is_there, refuse_unmarked
 from flows.team.sync import REMOTE, remote_name
 from tasks.core.errors import UserError, redacted
@@ -37,6 +49,8 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
         except ValueError as error:
             delete(temporary)
             reason = f" ({error})" if str(error) else ""
+            if not _is_recorded(cache_of(project) / "files/md5", path, lock):
+                raise Lost(f"{where}: no such file was recorded") from None
             try:
                 refuse_lost([path], project=project, lock=lock)
             except Lost:
@@ -59,11 +73,11 @@ def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
 
 
 def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
-    """Raise Lost for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded.
+    """Raise Lost for an out, or a path in one, that neither the cache nor the remote has. Only listings are read, and nothing is kept.
 
     Raises UserError if the remote is unavailable.
     """
-    root = cache_of(project) / "files/md5"
+    root, paths = cache_of(project) / "files/md5", list(paths)
     missing = {digest: path for path in paths for digest in objects(root, path, lock) if not object_path(root, digest).exists()}
     if not missing:
         return
@@ -74,11 +88,35 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
             refuse_unmarked(repo.cloud.get_remote())
             remote = repo.cloud.get_remote_odb()
             lost = next((path for digest, path in missing.items() if not is_there(remote.fs, remote.oid_to_path(digest))), None)
+            for path in paths if lost is None else []:  # of these, the cache may lack the listing
+                digests = out_digests(lock)
+                out = out_with(digests, path)
+                if digests.get(out, "").endswith(".dir") and digests[out] in missing:
+                    listing = _read(remote, digests[out])
+                    files = {oid for oid in part_of(listing or {}, path[len(out) + 1 :]).values() if not object_path(root, oid).exists()}
+                    if listing is None or not all(is_there(remote.fs, remote.oid_to_path(oid)) for oid in files):
+                        lost = path
     except Exception as error:  # whatever the library of a remote raises
         path = next(iter(missing.values()))
         raise kind(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
     if lost:
         raise Lost(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
+
+
+def _read(remote: Any, oid: str) -> dict[str, str] | None:
+    """The listing of a folder on a remote; None if it is corrupt."""
+    with remote.fs.open(remote.oid_to_path(oid), "rb") as handle:
+        return parse_listing(handle.read(), oid)
+
+
+def _is_recorded(root: Path, path: str, lock: Lock) -> bool:
+    """Whether the lock has the out, and its listing in the cache at `root` the path in it. True if the cache lacks the listing."""
+    digests = out_digests(lock)
+    out = out_with(digests, path)
+    if path == out or not out:
+        return bool(out)
+    listing = read_listing(root, digests[out]) if digests[out].endswith(".dir") else {}
+    return listing is None or bool(part_of(listing, path[len(out) + 1 :]))
 
 
 def objects(root: Path, path: str, lock: Lock) -> list[str]:

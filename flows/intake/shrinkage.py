@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.champions import champion
 from flows.champions.champion import Champion
+from flows.champions.outs import Lost
 from flows.intake.settings import FILE
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
@@ -17,14 +18,15 @@ STATS = Path("data/corpus/stats.json")
 def refuse(project: Path, now: Champion, max_loss: float, *, warn: Callable[[str], None]) -> None:
     """Raise UserError if the prepared data set has lost more than the share `max_loss` of the documents, or of a split's queries, of `now`.
 
-    The current folder is the retrainings' worktree. If the champion's data are lost, warn instead of checking.
+    The current folder is the retrainings' worktree. If the champion's data are lost, warn instead of checking. UserError
+    also if they are only on the remote, and that is unavailable.
     """
     try:
         with TemporaryDirectory() as folder:
             out = Path(folder) / STATS.name
             champion.get_out(project, now.commit, str(STATS), out=out)
             counts = dict(_counts(read_json(out)))
-    except UserError as error:
+    except Lost as error:
         warn(f"cannot check whether the data set has lost records since champion/{now.number}: {error}")
         return
     for kind, count in _counts(read_json(STATS)):

@@ -9,6 +9,7 @@ from typing import Any
 from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.champions.measurement import values
+from flows.champions.outs import Lost
 from flows.champions.parts import Parts
 from flows.promotion.records import Evidence, Promotion
 from flows.promotion.rule import decide
@@ -96,7 +97,10 @@ def _settings(model: str, sections: Mapping[str, Any]) -> int:
 
 
 def fresh_queries(project: Path, now: Champion, candidate: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
-    """The `queries` that had no judgment when `now` was crowned; none, with a warning, if the judgments of that time are lost."""
+    """The `queries` that had no judgment when `now` was crowned; none, with a warning, if the judgments of that time are lost.
+
+    UserError if they are only on the remote, and that is unavailable.
+    """
     if now.digests.get("corpus") == candidate.digests.get("corpus"):
         return set()
     try:
@@ -104,7 +108,7 @@ def fresh_queries(project: Path, now: Champion, candidate: Parts, *, queries: Co
             judged = Path(folder) / "dev.parquet"
             champion.get_out(project, now.commit, f"{champion.parts_at(project, now).paths['corpus']}/qrels/dev.parquet", out=judged)
             return set(queries) - set(read_table(judged, QRELS, ["query"])["query"].to_pylist())
-    except UserError as error:
+    except Lost as error:
         warn(f"dev: cannot tell which queries are newer than champion/{now.number}, so none counts as new: {error}")
         return set()
 

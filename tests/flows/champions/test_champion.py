@@ -189,7 +189,7 @@ def fusion_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         if path == "data/metrics/a.json":
-            raise UserError(f"{path}: neither in the cache nor on the remote")
+            raise Lost(f"{path}: neither in the cache nor on the remote")
         if path.startswith("data/metrics"):
             out.write_text('{"dev": {"AP": 0.4, "nDCG@10": 0.5}}')
         elif path.endswith(".json"):
@@ -260,6 +260,21 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fusion_repository: tuple[Pa
         champion.choose(folder, "over")
     with pytest.raises(UserError, match=r"^fuse.lone: is made from b, which reorders a run"):
         record_of(folder, commit, "lone")
+
+
+def test_a_champion_is_not_set_without_metrics_that_the_remote_may_have(
+    fusion_repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record would lack them for ever."""
+    folder, commit = fusion_repository
+
+    def fail(_project: Path, _commit: str, path: str, **_: object) -> None:
+        raise UserError(f"{path}: not in the cache, and no remote can be asked for it (down)")
+
+    monkeypatch.setattr(champion, "get_out", fail)
+    with pytest.raises(UserError, match=r"^data/metrics/a\.json: not in the cache, and no remote can be asked"):
+        champion.choose(folder, f"{commit}:a")
+    assert champion.read_champions(folder) == []
 
 
 def test_a_fusion_that_was_taken_back_stays_so(fusion_repository: tuple[Path, str]) -> None:

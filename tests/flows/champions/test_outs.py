@@ -155,6 +155,28 @@ def test_what_is_lost_is_known_without_a_download(project: Path) -> None:
         check()  # there is none
 
 
+def test_a_file_that_is_lost_is_known_by_the_listing_on_the_remote(project: Path, fetch_files: Callable[..., dict[str, str]]) -> None:
+    """Another machine's cache has nothing of the out. Every retraining failed there, after its training."""
+    remote, lock = project.parent / "remote/files/md5", champion.lock_at(project, "HEAD")
+    shutil.rmtree(project / ".dvc/cache")
+    object_path(remote, ONE).unlink()
+    outs.refuse_lost(["data/made/below"], project=project, lock=lock)
+    for path in ("data/made", "data/made/a"):
+        with pytest.raises(Lost, match=rf"^{path}: neither in the cache nor on the remote"):
+            outs.refuse_lost([path], project=project, lock=lock)
+    with pytest.raises(Lost, match=r"^data/made of \w{12}: neither in the cache nor on the remote"):
+        fetch_files()
+    spoil(remote, FOLDER)
+    with pytest.raises(Lost):
+        outs.refuse_lost(["data/made/below"], project=project, lock=lock)
+
+
+def test_a_path_that_an_out_never_had_is_lost(fetch_files: Callable[..., dict[str, str]]) -> None:
+    for path in ("data/made/none", "data/none"):
+        with pytest.raises(Lost, match=rf"^{path} of \w{{12}}: no such file was recorded$"):
+            fetch_files(path)
+
+
 @pytest.mark.parametrize(
     "first_use",
     [

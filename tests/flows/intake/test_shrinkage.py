@@ -7,6 +7,7 @@ import pytest
 
 from flows.champions import champion
 from flows.champions.champion import Champion
+from flows.champions.outs import Lost
 from flows.intake import shrinkage
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
@@ -70,7 +71,7 @@ def test_what_has_lost_more_is_refused(
 
 def test_a_champion_whose_data_are_gone_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def get_out(*_: Any, **__: Any) -> None:
-        raise UserError("data/corpus: neither in the cache nor on the remote")
+        raise Lost("data/corpus: neither in the cache nor on the remote")
 
     monkeypatch.setattr(champion, "get_out", get_out)
     warnings: list[str] = []
@@ -78,3 +79,14 @@ def test_a_champion_whose_data_are_gone_is_a_warning(tmp_path: Path, monkeypatch
     assert warnings == [
         "cannot check whether the data set has lost records since champion/2: data/corpus: neither in the cache nor on the remote"
     ]
+
+
+def test_a_remote_that_does_not_answer_is_no_reason_not_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retraining went on over a data set that might have lost half of its records."""
+
+    def get_out(*_: Any, **__: Any) -> None:
+        raise UserError("data/corpus: not in the cache, and no remote can be asked for it (down)")
+
+    monkeypatch.setattr(champion, "get_out", get_out)
+    with pytest.raises(UserError, match=r"^data/corpus: .*no remote can be asked"):
+        shrinkage.refuse(tmp_path, NOW, 0.3, warn=pytest.fail)

@@ -9,6 +9,7 @@ import pytest
 
 from flows.champions import champion
 from flows.champions.champion import Champion
+from flows.champions.outs import Lost
 from flows.champions.parts import Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
@@ -138,11 +139,15 @@ def test_queries_that_are_newer_than_the_champion(folder: Path, monkeypatch: pyt
     assert evidence.fresh_queries(folder, current, parts, queries=["q3"], warn=warnings.append) == set() and not warnings
 
     def report_lost(*_: Any, **__: Any) -> None:
-        raise UserError("nowhere any more")
+        raise failure
 
+    failure: UserError = Lost("nowhere any more")
     monkeypatch.setattr(champion, "get_out", report_lost)
     assert evidence.fresh_queries(folder, current, corpus, queries=["q3"], warn=warnings.append) == set()
     assert warnings == ["dev: cannot tell which queries are newer than champion/2, so none counts as new: nowhere any more"]
+    failure = UserError("the remote is unavailable")
+    with pytest.raises(UserError, match="unavailable"):  # or the verdict would be recorded, and kept, without them
+        evidence.fresh_queries(folder, current, corpus, queries=["q3"], warn=warnings.append)
 
 
 def test_groups_are_read_from_the_corpus(folder: Path) -> None:
