@@ -62,7 +62,7 @@ class Tree:
 
 @contextmanager
 def hold_for_retraining(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the worktree for a retraining. Raises UserError if another retraining holds it.
+    """Hold the worktree for a retraining. Raises Busy if another retraining holds it.
 
     If a dry run holds it, call `waiting` and wait: a dry run at three at night must not cost the week's retraining. One that has been
     suspended must not cost all of them: raises UserError after WAIT_SECONDS.

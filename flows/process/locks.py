@@ -13,6 +13,7 @@ from typing import TextIO
 from tasks.core.errors import UserError
 from tasks.core.files import write_text
 from tasks.core.stage.run_lock import RUN_LOCK as RUN_LOCK
+from tasks.core.stage.run_lock import Busy as Busy
 from tasks.core.stage.run_lock import hold_run_lock as hold_run_lock
 from tasks.core.stage.run_lock import lock_file
 

@@ -12,8 +12,10 @@ from prefect.states import Completed, Failed
 
 from flows.champions.champion import details, read_champions
 from flows.champions.history import Ended
-from flows.champions.tree import FOLDER, hold_for_retraining
+from flows.champions.tree import folder_of, hold_for_retraining
+from flows.pages import measured
 from flows.process.display import markdown_table
+from flows.process.locks import Busy
 from flows.results import metrics
 from flows.retraining import notify
 from flows.retraining.retrain import retrain
@@ -29,9 +31,9 @@ def scheduled(follow: str = "HEAD") -> State[None]:
     try:
         with hold_for_retraining(project, lambda: print("waiting for retemper retrain --dry-run to end", flush=True)):
             pass
-    except UserError as error:
-        return Completed(name=SKIPPED, message=str(error))
-    except OSError as error:  # of the lock's file, which belongs to root after `sudo retemper retrain`
+    except Busy as busy:
+        return Completed(name=SKIPPED, message=str(busy))
+    except (UserError, OSError) as error:  # a suspended dry run; the lock's file belongs to root after `sudo retemper retrain`
         return _failed(project, error)
     try:
         with tags(*runtime.flow_run.tags):  # so that its pipeline is watched too (flows.scheduling.heartbeats)
@@ -63,7 +65,7 @@ def _publish(project: Path, ended: Ended) -> None:
     if champions:
         text.append(f"```\n{details(champions[-1])}\n```")
     create_markdown_artifact("\n\n".join(text), key="retraining", description=ended.line)
-    report = project / FOLDER / "data/report/report.html"
+    report = folder_of(project) / measured.PAGE
     if report.exists():
         create_link_artifact(report.resolve().as_uri(), "report.html", key="report", description="the report of the last retraining")
 

@@ -14,9 +14,13 @@ RUN_LOCK = Path(".retemper/run.lock")
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
+class Busy(UserError):
+    """Another run holds the lock."""
+
+
 @contextmanager
 def hold_run_lock(path: Path = RUN_LOCK) -> Iterator[None]:
-    """Hold the lock of a folder for one run. UserError if another run holds it, or if the file system has no locks."""
+    """Hold the lock of a folder for one run. Raises Busy if another run holds it, and UserError if the file system has no locks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as handle:
         try:
@@ -24,7 +28,7 @@ def hold_run_lock(path: Path = RUN_LOCK) -> Iterator[None]:
         except BlockingIOError:
             handle.seek(0)
             owner = handle.read().strip()
-            raise UserError(f"{path}: another run is in progress in this folder (process {owner}); wait for it or stop it") from None
+            raise Busy(f"{path}: another run is in progress in this folder (process {owner}); wait for it or stop it") from None
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 
 from flows.champions import tree as retraining_tree
+from flows.champions.history import Ended
+from flows.pages import measured
+from flows.process import locks
+from flows.repository.git import git
 from flows.retraining import pipeline, retrain
 from flows.scheduling import flow
 
@@ -57,3 +61,30 @@ def test_a_lock_that_belongs_to_root_is_one_line_and_a_notice(tmp_path: Path, mo
     state = flow.scheduled.fn()
     assert state.name == "Failed" and str(state.message).startswith("retrain.lock: Permission denied; ")
     assert notices == [("failed", f"{tmp_path.name}: retraining failed: {state.message}")]
+
+
+def test_only_a_run_that_finds_another_one_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended dry run made every scheduled retraining end as Skipped, for weeks, without a notice."""
+    notices: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(retraining_tree, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(flow.notify, "notify", lambda event, *_, **__: notices.append(event))
+    with locks.hold_run_lock(tmp_path / retraining_tree.LOCK):
+        assert (flow.scheduled.fn().name, notices) == (flow.SKIPPED, [])
+    with locks.hold_run_lock(tmp_path / retraining_tree.LOOK):
+        state = flow.scheduled.fn()
+    assert (state.name, notices) == ("Failed", ["failed"])
+    assert "another process has held it for 0 s" in str(state.message)
+
+
+def test_the_page_of_a_project_in_a_subfolder_is_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder in the worktree has the same prefix. The page is the one with the outcome and the batches."""
+    project, links = tmp_path / "law", list[str]()
+    page = project / retraining_tree.FOLDER / "law" / measured.PAGE
+    page.parent.mkdir(parents=True)
+    page.touch()
+    git("init", "--quiet", folder=tmp_path)
+    monkeypatch.setattr(flow, "create_markdown_artifact", lambda *_, **__: None)
+    monkeypatch.setattr(flow, "create_link_artifact", lambda link, *_, **__: links.append(link))
+    flow._publish(project, Ended("1", "refused", "worse", "now"))
+    assert links == [page.as_uri()]
