@@ -47,7 +47,8 @@ def make_worktree(tree: Path, commit: str, project: Path = Path(), *, clean: boo
         shutil.rmtree(top, ignore_errors=True)
         again = ("--force", "--force")  # also if it is registered, or locked by a killed `git worktree add`
         git("worktree", "add", *again, "--detach", "--no-checkout", str(top), commit, folder=project)
-    Path(git("rev-parse", "--absolute-git-dir", folder=top), "index.lock").unlink(missing_ok=True)  # left by a process that was killed
+    for lock in ("index.lock", "HEAD.lock"):  # left by a process that was killed
+        Path(git("rev-parse", "--absolute-git-dir", folder=top), lock).unlink(missing_ok=True)
     git("checkout", "--quiet", "--force", "--detach", commit, folder=top)
     second = top / git("rev-parse", "--show-prefix", folder=project)
     if clean:

@@ -48,6 +48,9 @@ def test_locks_of_a_dead_git_are_taken_away(tmp_path: Path, monkeypatch: pytest.
     assert not any(lock.exists() for lock in locks)
     assert packed.exists(), "git gc may hold it"
     os.utime(packed, (0, 0))
+    own = Path(git("rev-parse", "--absolute-git-dir", folder=tmp_path / tree.FOLDER))
+    for name in ("index.lock", "HEAD.lock"):
+        (own / name).touch()
     tree.prepare(tmp_path, "HEAD", lambda _: None)
     assert not packed.exists()
 
