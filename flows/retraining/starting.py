@@ -70,8 +70,11 @@ def round_of(start: Start) -> dict[str, Any]:
     return entry_of(start.recipe, "rounds", str(tower.get("round", start.dense)))
 
 
-def refusals(start: Start, *, named: Sequence[str] | None = None) -> dict[Mode, str]:
-    """The modes that this champion rules out, with the reason. `named`: `retrain.systems`, which alone may become champion."""
+def refusals(start: Start, *, named: Sequence[str] | None = None, changes: Mapping[str, Any] | None = None) -> dict[Mode, str]:
+    """The modes that this champion rules out, with the reason. `named`: `retrain.systems`, which alone may become champion.
+
+    `changes`: `retrain.round`, which replaces keys of the recipe's round in mode continue.
+    """
     refused: dict[Mode, str] = {}
     if named is not None and start.origin not in named:
         refused["continue"] = refused["query_tower"] = refused["index"] = (
@@ -79,11 +82,12 @@ def refusals(start: Start, *, named: Sequence[str] | None = None) -> dict[Mode, 
         )
     if entry_of(start.recipe, "rounds", start.dense) == entry_of(start.recipe, "adore", start.dense) == {}:
         refused["continue"] = refused["query_tower"] = f"params.yaml no longer has {start.dense}, which {start.name} comes from"
-    trained = round_of(start)
+    trained = round_of(start) | dict(changes or {})
+    what = start.name if trained == round_of(start) else f"{start.name}, trained with retrain.round,"
     if trained.get("loss") in DISTILLED or trained.get("distill"):
-        refused["continue"] = f"{start.name} is distilled from a teacher's scores, which new queries lack"
+        refused["continue"] = f"{what} is distilled from a teacher's scores, which new queries lack"
     if trained.get("positive_ranks") is not None and trained.get("negatives") not in GIVEN_NEGATIVES:
-        refused["continue"] = f"{start.name} imitates the ranking of {trained.get('negatives')}, which new queries lack"
+        refused["continue"] = f"{what} imitates the ranking of {trained.get('negatives')}, which new queries lack"
     if len(start.parts.encoders) > 1:
         refused["continue"] = refused["query_tower"] = f"{start.name} has {len(start.parts.encoders)} encoders, expected one"
     if changed := [name for name in OWN if (start.own.get(name) or {}) != (start.recipe.get(name) or {})]:

@@ -217,6 +217,18 @@ def test_a_champion_that_learned_from_another_model_is_not_continued_with_its_ow
     ]
 
 
+def test_what_retrain_round_asks_for_decides_whether_a_champion_would_learn_from_itself(full_params: dict[str, Any]) -> None:
+    start = start_of(full_params, "star")
+    said = "champion/3, trained with retrain.round,"
+    assert refusals(start, changes={"lr": 1e-6}) == {}
+    assert refusals(start, changes={"loss": "kl"}) == {"continue": f"{said} is distilled from a teacher's scores, which new queries lack"}
+    imitation = {"positive_ranks": 10, "window": [46, 50]}
+    assert refusals(start, changes=imitation)["continue"].startswith(f"{said} imitates the ranking of warmup")
+    full_params["rounds"]["star"] |= imitation
+    assert set(refusals(start_of(full_params, "star"))) == {"continue"}
+    assert refusals(start_of(full_params, "star"), changes={"positive_ranks": None}) == {}
+
+
 def test_baselines_are_those_that_a_retraining_has(full_params: dict[str, Any]) -> None:
     full_params["report"]["baselines"] = ["bm25", "init", "star", "star_adore"]
     sections, _ = sections_of("index", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
