@@ -121,14 +121,11 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
         entry |= _seeds(base, start.number) | settings.round
         name = f"{dense}{BELOW}" if tower else trained
         sections["rounds"][name] = entry
-        if entry["negatives"] == known:
-            mine_entry = entry_of(start.recipe, "mine", str(base.get("negatives")))
-            depth = max(DEPTH, *entry.get("window", ()), mine_entry.get("depth", 0))
-            sections["mine"] = {known: {**mine_entry, "search": "embeddings", "depth": depth}}
+        readers = [(base, entry)]
         if tower:
             sections["adore"] = {trained: tower | {"round": name, "negatives": _negatives(tower["negatives"], known)}}
-            if sections["adore"][trained]["negatives"] == known:
-                sections["mine"] = {known: {"search": "embeddings", "depth": DEPTH}} | sections["mine"]
+            readers.append((tower, sections["adore"][trained]))
+        sections["mine"] = _mined(known, start.recipe, *readers)
     else:
         base = {key: value for key, value in tower.items() if key not in STARTED}
         if known != dense:
@@ -136,8 +133,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
         entry = {"temperature": round_of(start)["temperature"]} if not tower and "temperature" in round_of(start) else {}
         entry |= base | {"round": known, "negatives": _negatives(base.get("negatives", "none"), known), "replay": settings.replay}
         sections["adore"] = {trained: entry | {"seed": base.get("seed", 42) + start.number} | settings.adore}
-        if entry["negatives"] == known:
-            sections["mine"] = {known: {"search": "embeddings", "depth": max(DEPTH, entry.get("depth", 0))}}
+        sections["mine"] = _mined(known, start.recipe, (base, sections["adore"][trained]))
     fusion_names = fusion_parts(start.origin, start.recipe)[1] if start.origin in fusions(start.recipe) else []
     for name in fusion_names:
         entry = entry_of(start.recipe, "fuse", name)
@@ -191,6 +187,17 @@ def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:
 def _negatives(source: str, dense: str) -> str:
     """The source of negatives: `named` if the data gives them, else those that the champion mines (`dense`)."""
     return source if source in GIVEN_NEGATIVES else dense
+
+
+def _mined(known: str, recipe: Sections, *readers: tuple[Mapping[str, Any], Mapping[str, Any]]) -> dict[str, Any]:
+    """Section `mine`: the lists that the champion, `known`, mines, as the recipe mines those of the first reader, deep enough for all.
+
+    A reader is an entry of the recipe, and what becomes of it. The section is empty if none reads these lists.
+    """
+    reading = [(entry_of(recipe, "mine", str(before.get("negatives"))), now) for before, now in readers if now.get("negatives") == known]
+    ranks = [rank for mine, now in reading for rank in (mine.get("depth", 0), *(now.get("window") or ()), now.get("depth", 0))]
+    settings = next((mine for mine, _ in reading if mine), {})
+    return {known: {**settings, "search": "embeddings", "depth": max(DEPTH, *ranks)}} if reading else {}
 
 
 def _seeds(entry: Mapping[str, Any], number: int) -> dict[str, int]:

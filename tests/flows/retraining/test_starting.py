@@ -229,6 +229,23 @@ def test_what_retrain_round_asks_for_decides_whether_a_champion_would_learn_from
     assert refusals(start_of(full_params, "star"), changes={"positive_ranks": None}) == {}
 
 
+@pytest.mark.parametrize("mode", ["continue", "query_tower"])
+def test_a_query_tower_over_given_lists_has_them_mined_as_before(full_params: dict[str, Any], mode: Any) -> None:
+    """Skipped ranks and margins keep out documents that nobody has judged."""
+    mined = {"depth": 600, "skip": 20, "relative_margin": 0.05}
+    full_params["mine"]["star"] = {"search": "embeddings", **mined}
+    full_params["adore"]["star_adore"] |= {"negatives": "star", "depth": 500}
+    sections, _ = sections_of(mode, start_of(full_params, "star_adore"), Retrain(), sources={"star_adore": SOURCE})
+    assert sections["mine"]["star_adore"]["depth"] == 600
+    if mode == "query_tower":
+        assert sections["mine"] == {"star_adore": {"search": "embeddings", **mined}}
+        del full_params["mine"]["star"]
+    full_params["rounds"]["star"]["negatives"] = "bm25"
+    sections, _ = sections_of(mode, start_of(full_params, "star_adore"), Retrain(), sources={"star_adore": SOURCE})
+    expected = {"depth": 500} if mode == "query_tower" else mined
+    assert sections["mine"] == {"star_adore": {"search": "embeddings", **expected}}
+
+
 def test_baselines_are_those_that_a_retraining_has(full_params: dict[str, Any]) -> None:
     full_params["report"]["baselines"] = ["bm25", "init", "star", "star_adore"]
     sections, _ = sections_of("index", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
