@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.champions import champion, history
+from flows.champions import champion, history, tree
 from flows.champions.champion import Champion
 from flows.champions.measurement import lost_index
 from flows.champions.outs import Lost
@@ -187,11 +187,11 @@ def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, 
 
 
 def _record(project: Path, crowned: Champion, champions: Sequence[Champion]) -> Mapping[str, Any]:
-    """How a retraining made the champion, as it recorded it (`Ended.how`); empty if there is no such record.
+    """How a retraining made the champion, as it recorded it (`Ended.how`); empty if its commit has no record, or that of an earlier one.
 
     Its mode is `index` if the champion has the weights that the retraining started from: what was trained then was not better.
     """
-    entry = history.read_outcome(project, crowned.commit)
+    entry = history.read_outcome(project, crowned.commit) if tree.records(project, f"{crowned.commit}^!") else None
     how = (entry.how if entry else None) or {}
     start = next((one for one in champions if one.number == how.get("start")), None)
     is_trained = start is None or not _weights(start) or _weights(start) != _weights(crowned)

@@ -3,17 +3,18 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from flows.champions import champion, history
+from flows.champions import champion, history, tree
 from flows.champions.outs import Lost
 from flows.champions.parts import Parts
 from flows.repository import lock as lock_module
+from flows.repository.git import git
 from flows.retraining import plan
 from flows.retraining.modes import Retrain
 from tasks.core.errors import UserError
@@ -72,6 +73,7 @@ class Worktree:
         monkeypatch.setattr(champion, "lock_at", lambda *_: self.locked)
         monkeypatch.setattr(plan, "current_lock", lambda: lock)
         monkeypatch.setattr(history, "read_outcome", lambda *_: with_how(record, self.how))
+        monkeypatch.setattr(tree, "records", lambda _, span: [span])
 
     def write(self, params: dict[str, Any]) -> None:
         with Path("params.yaml").open("w") as handle:
@@ -196,6 +198,19 @@ def test_queries_of_a_training_that_the_champion_is_not_of_are_new_to_it(worktre
         source = Path(read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"])
         seen.append(("since it was trained" in planned.choice.why, json.loads((source / "known_queries.json").read_text())))
     assert seen == [(True, ["q1", "q2"]), (False, ["q1", "q2", "q4"])], "q4 is in its data, and only the second trained on it"
+
+
+def test_a_record_that_the_champions_commit_has_from_an_earlier_one_is_not_its_own(tmp_path: Path) -> None:
+    """As of `champion set HEAD:star`, where retemper/retraining was merged into HEAD's branch before: another recipe made that model."""
+    git("init", "--quiet", folder=tmp_path)
+    (tmp_path / tree.RECORD).write_text(json.dumps(asdict(history.Ended("1", "promoted", "", "", how={"mode": "index"}))))
+    git("add", ".", folder=tmp_path)
+    hows = []
+    for message in ("a retraining", "a run"):
+        git("commit", "--quiet", "--allow-empty", "-m", message, folder=tmp_path)
+        now = champion.Champion(1, "star", "set", "", commit=git("rev-parse", "HEAD", folder=tmp_path))
+        hows.append(plan._record(tmp_path, now, [now]))
+    assert hows == [{"mode": "index"}, {}]
 
 
 def test_what_changed_since_is_told(worktree: Worktree, full_params: dict[str, Any]) -> None:
