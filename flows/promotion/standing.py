@@ -20,7 +20,8 @@ def way_out(champions: Sequence[Champion], rival: Champion, measure: str, *, rul
     if rival.number not in {old.number for old in standing(champions, measure, now)}:
         return f"set promotion.anchor of {FILE} to {now}"
     crown = "crown the new model: retemper champion set MODEL"
-    is_anchor = rule.rule == "guaranteed" and rival.number == (rule.anchor or champions[0].number)
+    anchored = next((champion for champion in champions if champion.number == (rule.anchor or champions[0].number)), None)
+    is_anchor = rule.rule == "guaranteed" and anchored is not None and is_same_model(rival, anchored)
     return f"{crown}, and set promotion.anchor of {FILE} to its number" if is_anchor else crown
 
 
@@ -49,7 +50,7 @@ def standing(champions: Sequence[Champion], measure: str, anchor: int | None = N
     anchored = next((champion for champion in champions if champion.number == (anchor or champions[0].number)), None)
     if anchored is None:
         raise UserError(f"{FILE}: promotion.anchor: found {anchor}, expected the number of a champion: 1 to {champions[-1].number}")
-    if anchored.number not in covered:
+    if not any(champion.number in covered and is_same_model(champion, anchored) for champion in champions):
         chain.insert(0, anchored)
     distinct: list[Champion] = []
     for champion in reversed(chain):

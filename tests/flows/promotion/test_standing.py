@@ -52,6 +52,7 @@ def test_one_model_is_compared_with_once() -> None:
     first, second = make_champion(1, "first"), winner(2, [1], [])
     third = Champion(3, "a", "rollback", "now", digests=first.digests)
     assert numbers([first, second, third]) == [3], "the first one again, which is the anchor too"
+    assert numbers([first, second, third, winner(4, [3], [3])]) == [4], "it was shown to beat the anchor's model"
     data = Champion(3, "a", "data", "now", replaced=2, digests=second.digests | {"corpus": "new"})
     assert numbers([first, second, data]) == [3, 1], "the same model over new data takes its place"
 
@@ -71,6 +72,8 @@ def test_a_champion_that_cannot_be_measured_has_a_way_out_that_works() -> None:
     assert rivals([], "m", Promotion()) == rivals([], "m", Promotion(rule="better")) == []
     assert advice([first], 1) == advice([first, second], 1) == f"{crown}, and {set_anchor}its number", "of its chain, and the anchor"
     assert advice([first, second], 2) == advice([first, second], 1, anchor=2) == crown, "of its chain alone"
+    data = Champion(2, "a", "data", "now", replaced=1, digests=first.digests | {"corpus": "new"})
+    assert advice([first, data], 2) == f"{crown}, and {set_anchor}its number", "the anchor's model, over new data"
     by_hand = [first, second, make_champion(3, "set")]
     assert advice(by_hand, 1) == f"{set_anchor}3", "the anchor alone"
     assert numbers(by_hand, anchor=3) == [3], "so that works"
