@@ -88,7 +88,7 @@ def look(
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
     if planned.systems and planned.choice.mode == "full":
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
-    is_prepared = lasting or planned.choice.mode != "full"  # the other modes prepare the data to decide
+    is_prepared = lasting or planned.choice.mode != "full" or bool(now and rules.retrain.mode != "full")  # to decide on the mode
     if planned.choice.mode == "full" and lasting:
         bring(targets=["prepare"])
     if now and is_prepared and rules.intake.shrink is not None:

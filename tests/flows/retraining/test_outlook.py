@@ -120,6 +120,7 @@ def test_the_check_of_an_inbox_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
         ("0.4", "full", True, [0.4]),
         ("null", "full", True, []),
         ("0.4", "full", False, []),
+        ("0.4, retrain: {mode: auto}", "full", False, [0.4]),
         ("0.4", "index", False, [0.4]),
         ("0.4", "skip", True, [0.4]),
         ("null", "index", False, []),
@@ -128,13 +129,14 @@ def test_the_check_of_an_inbox_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_the_data_set_may_lose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shrink: str, mode: Any, lasting: bool, limits: list[float]
 ) -> None:
-    """Null: anything. A dry run prepares no data in mode full, so there is nothing to compare.
+    """Null: anything. A dry run prepares no data in mode full, so there is nothing to compare; auto has prepared them to choose it.
 
     Mode skip looks as well: a delivery that lost half of its dev queries, say, has no new document and no new training query.
     """
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
-    Path("retraining.yaml").write_text(f"intake: {{shrink: {shrink}}}\n")
+    intake, _, other = shrink.partition(", ")
+    Path("retraining.yaml").write_text(f"intake: {{shrink: {intake}}}\n{other}\n")
     current = champion.Champion(1, "a", "first", "then")
     for place, name, value in (
         (champion, "read_champions", [current]),
