@@ -244,6 +244,11 @@ def roll_back(project: Path) -> Champion:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
     reigning = champions[max(champions)]
     previous = champions.get(reigning.previous or 0)
+    if previous is None and reigning.previous:
+        raise UserError(
+            f"champion/{reigning.previous}, which was before champion/{reigning.number}, has no tag here; fetch it (git fetch --tags), or "
+            "crown another one: retemper champion set champion/N"
+        )
     if previous is None:
         first = earliest_same(list(champions.values()), reigning)
         again = f"champion/{first.number} again, " if first.number != reigning.number else ""

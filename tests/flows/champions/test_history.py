@@ -40,6 +40,9 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
     ]
     with pytest.raises(UserError, match=r"champion/3 is champion/1 again, the first champion: .* crowns one of them$"):
         champion.roll_back(tmp_path)
+    crownings[1:] = [make_champion(3, "set", "e3", replaced=2, previous=2)]
+    with pytest.raises(UserError, match=r"^champion/2, which was before champion/3, has no tag here; .* retemper champion set champion/N$"):
+        champion.roll_back(tmp_path)
     crownings[1:] = []
     with pytest.raises(UserError, match=r"champion/1 is the first champion: .* another model of the last retraining$"):
         champion.roll_back(tmp_path)
