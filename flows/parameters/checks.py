@@ -193,6 +193,16 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
                 owner[name] = section
 
 
+def _with_two_towers(sections: Mapping[str, Any]) -> set[str]:
+    """The models with a query tower of their own: trained entries of adore, and what starts from one."""
+    starts = {name: entry.get("init") for name, entry in entries(sections, "rounds").items()}
+    starts |= {name: entry.get("round") for name, entry in entries(sections, "adore").items()}
+    split = {name for name, entry in entries(sections, "adore").items() if entry.get("steps") != 0}
+    while later := {name for name, start in starts.items() if start in split} - split:
+        split |= later
+    return split
+
+
 def check_references(sections: Mapping[str, Any], where: str) -> None:
     """Check that every reference names an existing entry, and that no entry depends on itself."""
     encoders = {"base", *(name for section in ENCODERS for name in entries(sections, section))}
@@ -211,7 +221,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
                 )
     rerankers, runs = set(entries(sections, "rerankers")), {"bm25", *rounds, *entries(sections, "adore"), *entries(sections, "fuse")}
     systems = {*runs, *entries(sections, "rerank"), *entries(sections, "rescore")}
-    split = {name for name, entry in entries(sections, "adore").items() if entry.get("steps") != 0}  # a query tower of its own
+    split = _with_two_towers(sections)
     fields: dict[str, dict[str, set[Any]]] = {
         "pretrain": {"init": encoders - split},  # pretrains one tower for both sides
         "mix": {"first": negatives, "second": negatives},

@@ -30,3 +30,6 @@ def test_pretraining_starts_from_one_tower() -> None:
     with pytest.raises(UserError, match=r"^p: pretrain.costa.init: found 'tower', expected one of base, star$"):
         check_references(sections, "p")
     check_references(sections | {"adore": {"tower": tower | {"steps": 0}}}, "p")
+    rounds |= {"after": {"init": "tower", "negatives": "none"}, "later": {"init": "after", "negatives": "none"}}
+    with pytest.raises(UserError, match=r"^p: pretrain.costa.init: found 'later', expected one of base, star$"):
+        check_references(sections | {"pretrain": {"costa": {"init": "later"}}}, "p")
