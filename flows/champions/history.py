@@ -10,6 +10,7 @@ from typing import Any, Literal
 from flows.champions import champion, tree
 from flows.champions.champion import Champion
 from flows.process.display import Display
+from flows.repository.git import git
 from flows.repository.lock import read_blob
 from tasks.core.files import append_line, from_record
 
@@ -49,9 +50,7 @@ def read_history(project: Path) -> list[Ended]:
                 local_records.append(json.loads(line))
     branch: dict[str, Ended] = {}
     if tree.resolve(project, tree.BRANCH):
-        for commit in tree.records(project, tree.BRANCH):
-            if entry := read_outcome(project, commit):
-                branch[entry.id] = entry
+        branch = {entry.id: entry for entry in read_outcomes(project, tree.records(project, tree.BRANCH))}
     local_entries = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local_records]
     merged, known = list[Ended](), {entry.id for entry in local_entries}
     for entry in branch.values():
@@ -73,6 +72,20 @@ def read_outcome(project: Path, commit: str) -> Ended | None:
     """How the retraining that made `commit` of the branch ended; None if the commit holds no record."""
     entry = json.loads(read_blob(commit, tree.RECORD, project) or "{}")
     return from_record(Ended, entry | {"commit": commit}) if entry else None
+
+
+def read_outcomes(project: Path, commits: Sequence[str]) -> list[Ended]:
+    """`read_outcome` of `commits` that hold records, by one process of git: an hourly schedule makes thousands in a year."""
+    path, at = tree.prefix_of(project) + tree.RECORD, 0
+    names = "".join(f"{commit}:{path}\n" for commit in commits)
+    data = git("cat-file", "--batch", folder=project, text=names).encode("utf-8", "surrogateescape") if commits else b""
+    outcomes = []
+    for commit in commits:
+        start = data.index(b"\n", at) + 1
+        size = int(data[at:start].split()[-1])  # after its id and type
+        outcomes.append(from_record(Ended, json.loads(data[start : start + size]) | {"commit": commit}))
+        at = start + size + 1
+    return outcomes
 
 
 def read_events(project: Path) -> list[Ended]:

@@ -14,6 +14,7 @@ from flows.champions import tree as retraining_tree
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository import lock as lock_module
+from flows.repository.git import git
 from flows.retraining import decision, outlook, retrain
 from tasks.core.errors import UserError
 
@@ -76,7 +77,7 @@ def test_records_of_other_machines_are_between_those_of_this_one(tmp_path: Path,
     on_branch = {name: history.Ended(name, "refused", "", "now") for name in ("theirs 1", "ours 1", "theirs 2", "ours 2")}
     monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip")
     monkeypatch.setattr(retraining_tree, "records", lambda *_: list(on_branch))
-    monkeypatch.setattr(history, "read_outcome", lambda _, commit: on_branch[commit])
+    monkeypatch.setattr(history, "read_outcomes", lambda _, commits: [on_branch[commit] for commit in commits])
     (tmp_path / ".retemper").mkdir()
     for name in ("failed 1", "ours 1", "failed 2", "ours 2", "failed 3"):
         line = json.dumps(asdict(history.Ended(name, "refused", "", "now")))
@@ -84,6 +85,26 @@ def test_records_of_other_machines_are_between_those_of_this_one(tmp_path: Path,
             lines.write(f"{line}\n")
     ids = [record.id for record in history.read_history(tmp_path)]
     assert ids == ["theirs 1", "failed 1", "ours 1", "theirs 2", "failed 2", "ours 2", "failed 3"]
+
+
+def test_the_branch_is_read_by_as_many_processes_of_git_however_long_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hourly schedule makes thousands of records in a year, and each retraining reads them three times."""
+    git("init", "--quiet", folder=tmp_path)
+    project = tmp_path / "law"
+    project.mkdir()
+    calls, counts = list[str](), list[int]()
+    monkeypatch.setattr(history, "git", lambda *words, **options: calls.append(words[0]) or git(*words, **options))
+    for number in range(3):
+        record = history.Ended(str(number), "refused", f"schlechter als vorher, über {number}\nqueries", "now")
+        (project / retraining_tree.RECORD).write_text(json.dumps(asdict(record), ensure_ascii=False), encoding="utf-8")
+        git("add", ".", folder=project)
+        git("commit", "--quiet", "-m", "a retraining", folder=project)
+        git("update-ref", retraining_tree.BRANCH, "HEAD", folder=project)
+        read = history.read_history(project)
+        assert [entry.id for entry in read] == [str(earlier) for earlier in range(number + 1)]
+        assert read[-1] == replace(record, commit=git("rev-parse", "HEAD", folder=project))
+        counts.append(len(calls))
+    assert counts == [1, 2, 3], "one more for each history"
 
 
 def test_a_full_disk_makes_no_run_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +135,7 @@ def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
     monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip" if on_branch else None)
     monkeypatch.setattr(retraining_tree, "records", lambda *_: ["commit"])
     dead = history.Ended("1", "killed", "killed half-way", "then")
-    monkeypatch.setattr(history, "read_outcome", lambda *_: replace(dead, result="promoted", reason="better", champion=2))
+    monkeypatch.setattr(history, "read_outcomes", lambda *_: [replace(dead, result="promoted", reason="better", champion=2)])
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".retemper").mkdir()
     (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(dead)))
