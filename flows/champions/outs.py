@@ -93,8 +93,12 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
                 out = out_with(digests, path)
                 if digests.get(out, "").endswith(".dir") and digests[out] in missing:
                     listing = _read(remote, digests[out])
-                    files = {oid for oid in part_of(listing or {}, path[len(out) + 1 :]).values() if not object_path(root, oid).exists()}
-                    if listing is None or not all(is_there(remote.fs, remote.oid_to_path(oid)) for oid in files):
+                    below = path[len(out) + 1 :]
+                    files = part_of(listing or {}, below).values()
+                    absent = {
+                        oid for oid in files if not object_path(root, oid).exists() and not is_there(remote.fs, remote.oid_to_path(oid))
+                    }
+                    if listing is None or absent or (below and not files):
                         lost = path
     except Exception as error:  # whatever the library of a remote raises
         path = next(iter(missing.values()))

@@ -161,7 +161,7 @@ def test_a_file_that_is_lost_is_known_by_the_listing_on_the_remote(project: Path
     shutil.rmtree(project / ".dvc/cache")
     object_path(remote, ONE).unlink()
     outs.refuse_lost(["data/made/below"], project=project, lock=lock)
-    for path in ("data/made", "data/made/a"):
+    for path in ("data/made", "data/made/a", "data/made/none"):
         with pytest.raises(Lost, match=rf"^{path}: neither in the cache nor on the remote"):
             outs.refuse_lost([path], project=project, lock=lock)
     with pytest.raises(Lost, match=r"^data/made of \w{12}: neither in the cache nor on the remote"):
