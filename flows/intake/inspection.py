@@ -3,8 +3,7 @@
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,17 +17,17 @@ from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
-from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, counts, kept_verdicts_beside, read
+from flows.intake.stamps import OF_SYSTEMS, files_below, is_data, is_empty, stats_of
+from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, counts, read, source_stats
 from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
 from tasks.core.errors import DiskError, UserError
-from tasks.core.files import read_json, write_json
+from tasks.core.files import read_json
 from tasks.core.plurals import counted
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest
 
 READABLE = ("beir", "csv", "pairs")
-OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")  # files that looking into a folder leaves there
 MOST_AHEAD = 86400  # seconds that a file server's clock may be ahead; a time beyond that was set by a wrong clock, and may be years away
 Say = Callable[[str], None]
 
@@ -117,7 +116,7 @@ class Inbox:
                 others = [path.name for path in self.accepted() if path.name not in unfinished]
                 remove = _way_back(others[-1] if others else "")
                 set_aside = set_aside if others else remove
-            if _is_empty(self.folder / again[0]):
+            if is_empty(self.folder / again[0]):
                 raise UserError(
                     f"{self.folder / again[0]}: found an empty batch, expected the content that the last retraining read; put it back, or "
                     f"{remove}"
@@ -187,10 +186,10 @@ class Inbox:
         try:
             if path.name.startswith("."):
                 return True
-            stats = {file: file.stat() for file in _files_of(path) if file.name not in OF_SYSTEMS}
+            stats = {file: file.stat() for file in files_below(path) if file.name not in OF_SYSTEMS}
         except FileNotFoundError:
             return True
-        if not any(status.st_size for file, status in stats.items() if _counts(file, path)):
+        if not any(status.st_size for file, status in stats.items() if is_data(file, path)):
             return True
         quiet_seconds = time.time() - max(status.st_ctime for status in stats.values())  # negative: a file server's clock is ahead of ours
         return self.intake.settle_seconds > 0 and -MOST_AHEAD < quiet_seconds < self.intake.settle_seconds
@@ -200,7 +199,7 @@ class Inbox:
         vanished.
         """
         try:
-            return " ".join([self.spec, self.intake.mode, _stats_of(path)])
+            return " ".join([self.spec, self.intake.mode, stats_of(path)])
         except FileNotFoundError:
             return ""
 
@@ -210,7 +209,7 @@ class Inbox:
         Empty if a file vanished, so the next run checks the batches again.
         """
         try:
-            return " ".join(_stats_of(folder) for folder in self.sources)
+            return source_stats(self.sources)
         except FileNotFoundError:
             return ""
 
@@ -362,43 +361,3 @@ def _quarantining_shifts(batch: Batch, rules: Gate) -> dict[str, Shift]:
 
 def _is_odd(shift: Shift, rules: Gate) -> bool:
     return rules.shift is not None and shift.auc > rules.shift and shift.p <= rules.p
-
-
-def kept_beside(folders: Sequence[Path]) -> AbstractContextManager[None]:
-    """Keep the verdicts of this project beside the source `folders`, whose files change inside: forget removes records from them."""
-    return kept_verdicts_beside(lambda: " ".join(_stats_of(folder) for folder in folders))
-
-
-@contextmanager
-def kept_verdicts(folders: Sequence[Path]) -> Iterator[None]:
-    """Keep the verdicts of this project on the batches `folders`, whose files change inside: forget removes records from them."""
-    stats = {folder: _stats_of(folder) for folder in folders}
-    try:
-        yield
-    finally:  # what failed may have changed some files
-        for folder, before in stats.items():
-            for file in (place / f"{folder.name}.json" for place in (ACCEPTED, QUARANTINE)):
-                if folder.exists() and file.exists() and (batch := read(file)).stamp.endswith(f" {before}"):
-                    write_json(file, asdict(replace(batch, stamp=batch.stamp.removesuffix(before) + _stats_of(folder))))
-
-
-def _is_empty(path: Path) -> bool:
-    """Whether no file of a batch that exists has a byte."""
-    return path.exists() and not any(file.stat().st_size for file in _files_of(path) if _counts(file, path))
-
-
-def _files_of(path: Path) -> list[Path]:
-    """The files of a batch, or of the source. `qrels` may be a link to a folder, which is read, and which rglob does not enter."""
-    return [path] if path.is_file() else sorted(file for file in {*path.rglob("*"), *path.glob("qrels/*")} if file.is_file())
-
-
-def _counts(file: Path, path: Path) -> bool:
-    """Whether a file of a batch or source `path` may be data: those that are hidden, or of an operating system, are not."""
-    parts = file.relative_to(path).parts
-    return file.name not in OF_SYSTEMS and not any(part.startswith(".") for part in parts)
-
-
-def _stats_of(path: Path) -> str:
-    files = {file.relative_to(path).as_posix(): file for file in _files_of(path) if _counts(file, path)}
-    stats = [(os.fsencode(name).decode(errors="backslashreplace"), file.stat()) for name, file in files.items()]  # not all are UTF-8
-    return " ".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in stats)

@@ -1,12 +1,13 @@
 """The verdict on a batch, and the project's JSON file that keeps it: in .retemper/accepted, or in .retemper/quarantine."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from flows.intake.shift import Shift
+from flows.intake.stamps import stats_of
 from tasks.core.files import from_record, read_json, write_json
 from tasks.core.plurals import counted
 
@@ -85,16 +86,34 @@ def read(file: Path) -> Batch:
 
 
 @contextmanager
-def kept_verdicts_beside(stamp: Callable[[], str]) -> Iterator[None]:
-    """Keep this project's verdicts on the batches that were checked beside a source whose files change inside. `stamp`: of them, now."""
-    before = stamp()
+def kept_verdicts(folders: Sequence[Path]) -> Iterator[None]:
+    """Keep the verdicts of this project on the batches `folders`, whose files change inside: forget removes records from them."""
+    stats = {folder: stats_of(folder) for folder in folders}
     try:
         yield
     finally:  # what failed may have changed some files
-        after = stamp()
-        for file in (file for folder in (ACCEPTED, QUARANTINE) for file in folder.glob("*.json")):
+        for folder, before in stats.items():
+            for file in (place / f"{folder.name}.json" for place in (ACCEPTED, QUARANTINE)):
+                if folder.exists() and file.exists() and (batch := read(file)).stamp.endswith(f" {before}"):
+                    write_json(file, asdict(replace(batch, stamp=batch.stamp.removesuffix(before) + stats_of(folder))))
+
+
+@contextmanager
+def kept_beside(folders: Sequence[Path]) -> Iterator[None]:
+    """Keep the verdicts of this project beside the source `folders`, whose files change inside: forget removes records from them."""
+    before = source_stats(folders)
+    try:
+        yield
+    finally:
+        after = source_stats(folders)
+        for file in (file for place in (ACCEPTED, QUARANTINE) for file in place.glob("*.json")):
             if before and (batch := read(file)).beside == before:
                 write_json(file, asdict(replace(batch, beside=after)))
+
+
+def source_stats(folders: Sequence[Path]) -> str:
+    """The stamp of a source's files, beside which a batch is checked."""
+    return " ".join(stats_of(folder) for folder in folders)
 
 
 def counts(batches: Iterable[Batch]) -> str:

@@ -25,7 +25,7 @@ def forget(
 ) -> int:
     """Remove records from source, cache, and remotes for good, and name the models that saw them."""
     from flows.forgetting import forget
-    from flows.intake.inspection import kept_beside, kept_verdicts
+    from flows.intake.verdict import kept_beside, kept_verdicts
 
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("forget removes records permanently; check with --dry-run first, then confirm with --yes")

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake import inspection
 from flows.intake.inbox import accept, list_batches, take_in
 from flows.intake.settings import Gate, Intake
-from flows.intake.verdict import Batch
+from flows.intake.verdict import Batch, kept_verdicts
 from tasks.core.sources.forgotten import HEAD, mark
 from tasks.prepare.commands.withdraw import withdraw_records
 
@@ -80,7 +79,7 @@ def test_names_that_are_not_utf8_stop_nothing(project: Path) -> None:
 def test_a_forgetting_that_fails_costs_no_verdict(project: Path) -> None:
     accept_by_hand()
     (project / "forgotten.txt").write_text(f"{HEAD}document {mark('document', 'n2')} 2026-11-30\n")
-    with pytest.raises(PermissionError), inspection.kept_verdicts([project / "inbox/1"]):
+    with pytest.raises(PermissionError), kept_verdicts([project / "inbox/1"]):
         withdraw_records("batch", project / "inbox/1", {mark("document", "n2")}, dry=False)
         raise PermissionError  # of the next file
     assert [(batch.state, batch.by, batch.documents) for batch in take()] == [("accepted", "hand", 3)]

@@ -10,9 +10,10 @@ import pytest
 
 from flows.champions import tree
 from flows.champions.history import Ended
-from flows.intake import inbox, inspection
+from flows.intake import inbox, inspection, stamps
 from flows.intake.inbox import accept, list_batches, take_in
 from flows.intake.settings import Gate, Intake
+from flows.intake.verdict import kept_verdicts
 from flows.pages.origins import INTAKE
 from flows.repository.git import git
 from tasks.core.errors import UserError
@@ -32,7 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder, text in (("base", "one"), ("inbox/1", "two")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "corpus.jsonl").write_text(f'{{"_id": "{text}", "text": "{text}"}}\n')
-    list_files = inspection._files_of
+    list_files = stamps.files_below
 
     def list_and_rename(path: Path) -> list[Path]:
         files = list_files(path)
@@ -41,7 +42,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 file.rename(file.with_name("corpus.jsonl"))
         return files
 
-    monkeypatch.setattr(inspection, "_files_of", list_and_rename)
+    for module in (stamps, inspection):
+        monkeypatch.setattr(module, "files_below", list_and_rename)
     return tmp_path
 
 
@@ -175,7 +177,7 @@ def forget_document(project: Path, batch: str, name: str) -> None:
     """As `retemper forget` does it."""
     marks = {mark("document", name)}
     (project / "forgotten.txt").write_text(f"{HEAD}document {mark('document', name)} 2026-11-30\n")
-    with inspection.kept_verdicts([project / "inbox" / batch]):
+    with kept_verdicts([project / "inbox" / batch]):
         withdraw_records("batch", project / "inbox" / batch, marks, dry=False)
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from flows.intake.inbox import accept, take_in
-from flows.intake.inspection import kept_beside
 from flows.intake.settings import Gate, Intake
-from flows.intake.verdict import Batch
+from flows.intake.verdict import Batch, kept_beside
 from tasks.core.sources.forgotten import HEAD, mark
 from tasks.prepare.commands.withdraw import withdraw_records
 

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake import inspection
 from flows.intake.inbox import take_in
 from flows.intake.settings import Gate, Intake
-from flows.intake.verdict import Batch
+from flows.intake.verdict import Batch, kept_verdicts
 from tasks.core.sources.forgotten import mark
 from tasks.prepare.commands.withdraw import withdraw_records
 
@@ -47,7 +46,7 @@ def test_a_linked_folder_of_judgments_alone_is_a_batch(project: Path) -> None:
 
 def test_a_batch_with_nothing_left_but_judgments_behind_a_link_is_not_set_aside(project: Path) -> None:
     batch = project / "inbox/1"
-    with inspection.kept_verdicts([batch]):
+    with kept_verdicts([batch]):
         assert withdraw_records("batch", batch, {mark("document", "two")}, dry=False).counts == {str(batch / "corpus.jsonl"): 1}
     assert [path.name for path in (project / "inbox").iterdir()] == ["1"]
     assert (project / "shared/train.tsv").read_text() == f"{HEADER}q1\tone\t1\n"
