@@ -155,9 +155,9 @@ def _data_files(folder: Path) -> Iterator[Path]:
 
 
 def module_file(root: Path, name: str) -> Path | None:
-    """The source file of a dotted module below `root`, or None."""
+    """The source file of a dotted module below `root`, or None. Of a package and a module of one name, Python imports the package."""
     path = root.joinpath(*name.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
 
 def our_imports(tree: ast.AST, package: str) -> Iterator[str]:
