@@ -259,7 +259,17 @@ def freeze_code(project: Path, kept: int = KEPT) -> Path:
 
 
 def _sources(package: Path) -> list[Path]:
-    return sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc" and not path.name.startswith("."))
+    return sorted(path for path in _files(package) if path.suffix != ".pyc" and not path.name.startswith("."))
+
+
+def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All files below a folder, including those in linked folders, except in a link to a folder above it."""
+    within = (*above, folder.resolve())
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.resolve() not in within:
+            yield from _files(path, within)
 
 
 def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
