@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flows.evaluating.finished import discard_earlier_metrics
 from flows.parameters import edit
 from flows.parameters.checks import NAME, RESERVED, check_file
 from flows.parameters.needs import EMPTIED
@@ -156,6 +157,8 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
             display.line(note)
         problem = _run(project, plan.targets, processes=processes, display=display)
         if problem is None or (plan.partial and (project / LOCK).exists()):
+            if problem:
+                discard_earlier_metrics(project)
             with new_file(lock) as new:
                 shutil.copy(project / LOCK, new)
             yield project
