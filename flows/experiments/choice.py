@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from flows.experiments.compare import Side, groups_of, rows, side_of
+from flows.experiments.compare import Side, rows, side_of
+from flows.experiments.draws import draws_of
 from flows.experiments.store import PARAMS, Experiment, value_at
 from flows.experiments.table import Layout, Setting
+from flows.repository.lock import Lock
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import best_of, best_system, is_tie, metric_of
 from tasks.core.plurals import counted
@@ -115,25 +117,30 @@ def _middle(values: Sequence[float], layout: Layout | None) -> float:
 def significance_note(first: Standing, second: Standing, *, metric: str, layout: Layout | None) -> str:
     """A line on whether two settings differ, by the report's test over dev queries, with values averaged over each setting's runs."""
     try:
-        sides = [Side(one.name, _by_query(one, metric, layout)) for one in (first, second)]
+        sides = [_side(one, metric, layout) for one in (first, second)]
         if sides[0].values.keys() != sides[1].values.keys():
             return "the best two were measured on different dev queries, so their figures cannot be compared"
         test = tests_of(first.runs[0].sections, PARAMS)
-        row = rows(sides, test, split="dev", groups=groups_of("dev"))[0]
+        drawn = draws_of("dev", [side.stages for side in sides])
+        row = rows(sides, test, split="dev", groups=drawn.groups)[0]
     except UserError as error:
         return f"the best two were not tested against each other: {error}"
     word = "differ" if row.p <= test.alpha else "do not differ"
-    return f"the best two {word} significantly on dev (p = {row.p:.2g}, {counted(row.queries, 'queries')})"
+    note = f"; {drawn.note}" if drawn.note and test.draws == "groups" else ""
+    return f"the best two {word} significantly on dev (p = {row.p:.2g}, {counted(row.queries, 'queries')}){note}"
 
 
-def _by_query(standing: Standing, metric: str, layout: Layout | None) -> dict[str, float]:
+def _side(standing: Standing, metric: str, layout: Layout | None) -> Side:
+    """The values by query of a setting, averaged over its runs, and the stages of the last of them."""
     found: dict[str, list[float]] = defaultdict(list)
+    stages: Lock = {}
     for run in standing.runs:
         if run.experiment and standing.model in run.values(metric):
             side = side_of(f"{run.experiment.commit}:{standing.model}", run.sections, split="dev", measure=metric)
+            stages = side.stages
             for query, value in side.values.items():
                 found[query].append(value)
-    return {query: _middle(values, layout) for query, values in found.items()}
+    return Side(standing.name, {query: _middle(values, layout) for query, values in found.items()}, stages, standing.model)
 
 
 def edge_notes(tried: Sequence[Tried], best: Standing, level: Sequence[Standing], *, check: Check) -> Iterator[str]:

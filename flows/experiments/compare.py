@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flows.experiments.draws import draws_of
 from flows.experiments.store import PARAMS, best_model, flatten
 from flows.process.display import fitted_table, terminal_width
 from flows.repository.lock import (
@@ -100,12 +101,16 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
     test = tests_of(sections, PARAMS)
-    compared = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=groups_of(split))
+    drawn = draws_of(split, [side.stages for side in sides])
+    note = drawn.note if test.draws == "groups" else ""
+    compared = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=drawn.groups)
     if as_json:
-        test_record = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha}
+        test_record = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha, "note": note}
         print(json.dumps({**test_record, "systems": list(map(asdict, compared))}, indent=2))
         return
     print(text(sides, compared, split=split, measure=measure, test=test, width=terminal_width()))
+    if note:
+        print(f"note: {note}")
     texts = questions(split)
     for side in sides[1:]:
         for line in extremes(sides[0], side, shown, questions=texts, fewer=lower_is_better(measure)):
@@ -209,17 +214,10 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     return {query: values[query][measure] for query in parts(split, values)[split]}
 
 
-def groups_of(split: str) -> Mapping[str, str]:
-    """By query, its group of queries that share a relevant document, by this tree's judgments; empty without them."""
-    from tasks.core.statistics.clusters import read_groups
-
-    return read_groups(Path(corpus_of(current_lock()), "qrels", f"{split}.parquet"))
-
-
 def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False, groups: Mapping[str, str] | None = None) -> list[Row]:
     """Compare every side with the first one; p-values are corrected by Holm over all of them.
 
-    `fewer`: lower values of the measure are better. `groups`: by query, see `groups_of`."""
+    `fewer`: lower values of the measure are better. `groups`: by query, see `draws_of`."""
     import numpy as np
 
     from tasks.core.statistics.paired_tests import holm

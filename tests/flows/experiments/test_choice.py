@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -12,6 +13,8 @@ from flows.experiments.choice import Tried
 from flows.experiments.grid import read_points
 from flows.parameters.checks import check
 from tasks.core.params.sections import read_yaml
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS
 from tests.flows.experiments.test_compare import Project, random_scores
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -136,6 +139,7 @@ def test_the_command_is_quoted_and_lacks_what_repeats(tmp_path: Path) -> None:
 
 def test_the_best_two_are_tested_query_by_query(project: Project) -> None:
     """Repetitions are averaged query by query."""
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table([["q00"], ["d0"], [1]], schema=QRELS)])
     values = [random_scores(seed, better) for seed, better in ((1, 0.2), (2, 0.2), (3, 0.17), (4, 0.0))]
     commits = [project.commit({"star": (1e-5, str(number), scores)}) for number, scores in enumerate(values)]
     experiments = [
