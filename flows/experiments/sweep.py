@@ -35,8 +35,8 @@ from flows.repository.worktree import (
     tree_place,
 )
 from flows.storage.dvc import TURNS
-from tasks.core.errors import Problem, UserError
-from tasks.core.files import file_digest, write_text
+from tasks.core.errors import USER_ERROR, InputChanged, Problem, UserError
+from tasks.core.files import file_digest, read_json, write_text
 from tasks.core.params.sections import read_yaml
 from tasks.core.plurals import counted
 from tasks.core.stage.code import PACKAGE, Reader
@@ -54,18 +54,20 @@ def describe_sources(params: Path, described: Path) -> None:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A digest of everything that a point is computed from, and its parameters."""
+    """A digest of everything that a point is computed from, its parameters, and the digests of its sources (`source_digests`)."""
 
     digest: str
     sections: Mapping[str, Any]
+    sources: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What the runs of a sweep share: the commit and the changes that they start from, and the command to run."""
+    """What the runs of a sweep share: the commit and the changes that they start from, the inputs of points, and the command to run."""
 
     baseline: str
     changes: Changes
+    computed: Mapping[Point, Inputs]
     run: Sequence[str]
     jobs: int
     processes: Processes
@@ -102,7 +104,7 @@ def sweep(
         waiting = {point: name for point, name in names.items() if name not in known or name in unmeasured}
         again = f"; {len(unmeasured)} run again, as this clone's cache lacks their metrics or has them corrupt" if unmeasured else ""
         display.line(f"{counted(len(points), 'points')}, {len(points) - len(waiting)} of them stored already{again}")
-        problems = _run_points(waiting, Beside(baseline, changes, (*run, *targets), jobs, processes, display))
+        problems = _run_points(waiting, Beside(baseline, changes, computed, (*run, *targets), jobs, processes, display))
     stored = {one.name: one for one in store.list_experiments(baseline)}
     done = [stored[name] for name in names.values() if name in stored]
     lacking = {point: _lacking(stored.get(name), computed[point], targets) for point, name in names.items()}
@@ -207,7 +209,13 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, *,
             total.update(f"{file}\0{file_digest(file)}\n".encode())
     total.update(described.read_bytes() if described.exists() else b"")
     total.update(" ".join(targets).encode())
-    return Inputs(total.hexdigest(), sections)
+    return Inputs(total.hexdigest(), sections, source_digests(described))
+
+
+def source_digests(described: Path) -> dict[str, str]:
+    """The digest of every source in a source.json, by its name there (`rerankers.small`); empty if there is no such file."""
+    values = store.flatten(read_json(described)) if described.exists() else {}
+    return {key.removesuffix(".digest"): str(value) for key, value in values.items() if key.endswith(".digest")}
 
 
 def _run_point(point: Point, name: str, shared: Beside, *, slot: int) -> Problem | None:
@@ -237,6 +245,10 @@ def _run_point(point: Point, name: str, shared: Beside, *, slot: int) -> Problem
     if status:
         last = problems[-1] if problems else Problem("pipeline", f"its run ended with status {status}", status)
         return replace(last, message=f"{point.name}: {last.message}; its working tree: {tree}")
+    now = source_digests(tree / "data/source.json")  # as the point's own run has found them
+    if changed := [key for key, digest in shared.computed[point].sources.items() if now.get(key) != digest]:
+        message = f"the source of {', '.join(changed)} has changed since the sweep began, so the point is not stored; run the sweep again"
+        return Problem(InputChanged.kind, f"{point.name}: {message}", USER_ERROR)
     store.save(tree, shared.baseline, name, inputs=name.rpartition("-")[2], files=[LOCK, "data/source.json"])
     summary = next((line for line in reversed(lines) if line.startswith("executed ")), "")
     display.line(f"{point.name}: stored as {name} ({summary})")
