@@ -170,6 +170,7 @@ def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> 
     by_blob: dict[str, Lock] = {}
     trees: dict[str, list[Lock]] = {}
     stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # only the latest has a reference
+    stashed = [f"{stash}{part}" for stash in stashed for part in ("", "^2", "^3")]  # its index, and with `git stash -u` its new files
     for name in [*references(folder), *stashed, "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
         where = Path(name.removeprefix("worktree ")) if name.startswith("worktree ") else folder
         revision = "HEAD" if name.startswith("worktree ") else name
