@@ -4,9 +4,10 @@ Reads a JSON object from standard input and prints one:
 
     {"records": [ID, ...], "corpora": [FOLDER, ...], "scratch": FOLDER,
      "trainings": [{"stage", "name", "params", "text", "paths": {ARGUMENT: PATH}, "behind", "taken"}, ...]}
-    {"records": {ID: ["document", "query of train", ...]}, "parts": [[{"id", "role", "first", "last", "count"}, ...], ...], "totals": [...]}
+    {"records": {ID: ["document", "query of train", ...]}, "parts": [[{"id", "role", "first", "last", "count"}, ...], ...], "totals": [...],
+     "problems": [...]}
 
-`parts` and `totals` (steps) are in the order of `trainings`.
+`parts`, `totals` (steps), and `problems` are in the order of `trainings`. A training with a problem cannot be replayed by this version.
 """
 
 import json
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from tasks.adore import exposure as adore
 from tasks.adore.params import Adore
+from tasks.core.errors import UserError
 from tasks.core.params.sections import validate
 from tasks.core.stage.entry import stage
 from tasks.core.stage.progress import Progress
@@ -77,6 +79,16 @@ def parts(training: Mapping[str, Any], records: Sequence[str], scratch: Path) ->
     return [{key: value for key, value in row.items() if key != "ordinal"} for row in rows], replayed.total
 
 
+def parts_or_problem(training: Mapping[str, Any], records: Sequence[str], scratch: Path) -> tuple[list[dict[str, Any]], int, str]:
+    """`parts`, and an empty string; or neither, and why this training cannot be replayed: its parameters or files have a former form."""
+    try:
+        return *parts(training, records, scratch), ""
+    except UserError as error:
+        return [], 0, str(error)
+    except (KeyError, TypeError, ValueError) as error:
+        return [], 0, f"cannot be replayed by this version ({type(error).__name__}: {error})"
+
+
 def kinds(records: Sequence[str], corpora: Sequence[Path]) -> dict[str, list[str]]:
     """The kinds of each record in the corpora: a document, a query of a split, or several of these; none if its id is unknown."""
     kinds_of: dict[str, list[str]] = {record: [] for record in records}
@@ -93,13 +105,10 @@ def kinds(records: Sequence[str], corpora: Sequence[Path]) -> dict[str, list[str
 def main() -> None:
     request = json.load(sys.stdin)
     records, scratch = request["records"], Path(request["scratch"])
-    results = [parts(training, records, scratch) for training in request["trainings"]]
+    results = [parts_or_problem(training, records, scratch) for training in request["trainings"]]
     record_kinds = kinds(records, list(map(Path, request["corpora"])))
-    print(
-        json.dumps(
-            {"records": record_kinds, "parts": [record_parts for record_parts, _ in results], "totals": [total for _, total in results]}
-        )
-    )
+    found = {name: [result[place] for result in results] for place, name in enumerate(("parts", "totals", "problems"))}
+    print(json.dumps({"records": record_kinds, **found}))
 
 
 if __name__ == "__main__":

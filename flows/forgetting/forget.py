@@ -45,7 +45,7 @@ from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
 from flows.team import exposure, gc
 from flows.team.sync import reason
-from tasks.core.errors import DiskError, UserError
+from tasks.core.errors import USER_ERROR, DiskError, UserError
 from tasks.core.files import delete, write_text
 from tasks.core.plurals import counted
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
@@ -331,8 +331,13 @@ def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:
         return []
     try:
         found = exposure.expose(sorted(plan.holdings.ids), exposure.known_locks())
-    except UserError as error:
+    except (UserError, RuntimeError) as error:
         tell(f"which models saw them is unknown: {error}")
+        return []
+    except SystemExit as end:  # of a question that ended with a user's mistake, which is printed: the records must go all the same
+        if end.code != USER_ERROR:
+            raise
+        tell("which models saw them is unknown: the reason is above")
         return []
     plan.notes += found.notes
     return list(found.models)

@@ -126,6 +126,8 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock]) -> Exposure:
         )
     if unknown_ids := [record for record, kinds in answer["records"].items() if not kinds] if corpora else []:
         raise UserError(f"{', '.join(unknown_ids)}: no document or query has this id, in {' or '.join(locks)}; use the ids of the source")
+    problems = zip(known, answer["problems"], strict=True)
+    notes += [f"{training.node} ({', '.join(training.seen)}): unknown: {problem}" for training, problem in problems if problem]
     parts = [
         Part(part["id"], training.node, training.seen, part["role"], part["first"], part["last"], part["count"], total)
         for training, found, total in zip(known, answer["parts"], answer["totals"], strict=True)
