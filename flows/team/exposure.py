@@ -17,7 +17,7 @@ from flows.process.display import text_table
 from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, commit_of, current_lock, entry_digest, lock_of, out_digests, parameters, tracked
-from flows.storage.cache import cache_folder, digest_of, files_at, listing, object_path
+from flows.storage.cache import cache_folder, digest_of, files_at, listing, object_path, out_with
 from flows.team.lineage import ancestors, recorded_json
 from tasks.core.errors import UserError
 from tasks.core.stage.code import PACKAGE, Reader
@@ -161,7 +161,25 @@ def place_inputs(training: Training, objects: Path, folder: Path) -> str:
                 return f"{path} has been made again since, or is not in the cache; fetch it (dvc fetch), or check out its dvc.lock"
             if problem := _link(files, objects, folder / path):
                 return problem
-    return ""
+    missing = (path for path in counts(training).values() if _is_missing(training.lock, path, objects))
+    return next((f"{path} is not in the cache; fetch it (dvc fetch)" for path in missing), "")
+
+
+def counts(training: Training) -> dict[str, str]:
+    """The JSON files with numbers of steps that the replay of a round needs: those taken before it, and those that its weights had."""
+    if training.stage != "train":
+        return {}
+    params, start = own_parameters(training) or {}, arguments(training.entry).get("init-state")
+    paths = {"behind": f"{start}/state.json"} if start and params.get("optimizer_from") == "continue" else {}
+    return paths | ({"taken": f"data/curves/{training.name}/round.json"} if params.get("validate_every") else {})
+
+
+def _is_missing(lock: Lock, path: str, objects: Path) -> bool:
+    """Whether a lock's training has made a JSON file, or may have, that is unavailable. Earlier versions made fewer files."""
+    digests = out_digests(lock)
+    out = out_with(digests, path)
+    files = listing(objects, digests.get(out, ""))
+    return bool(out) and not (files and path.removeprefix(f"{out}/") not in files) and not recorded_json(lock, path, objects)
 
 
 def place_corpora(locks: Iterable[Lock], objects: Path, root: Path) -> Iterator[Path]:
@@ -259,11 +277,8 @@ def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
     params, text = own_parameters(training), parameters(training.entry).get("text") or {}
     named = {"stage": training.stage, "name": training.name}
     request = {**named, "params": params, "text": text, "paths": paths, "behind": 0, "taken": None}
-    if training.stage == "train":
-        last_run = recorded_json(training.lock, f"data/curves/{training.name}/round.json", objects)
-        start = recorded_json(training.lock, f"{arguments(training.entry).get('init-state', '')}/state.json", objects)
-        request |= {"taken": last_run.get("steps"), "behind": int(start.get("steps", 0))}
-    return request
+    steps = {name: recorded_json(training.lock, path, objects).get("steps") for name, path in counts(training).items()}
+    return request | {"taken": steps.get("taken"), "behind": int(steps.get("behind") or 0)}
 
 
 def _link(files: Mapping[str, str], objects: Path, place: Path) -> str:
