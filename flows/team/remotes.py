@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,8 +116,7 @@ def probe(name: str, scheme: str) -> None:
             file = fs.join(place, f"probe-{content.decode()}")
             if scheme == "":
                 Path(place).mkdir(exist_ok=True)  # not its parents: if a share is not mounted, we would write to the disk beneath it
-                if Path(place).stat().st_uid == os.getuid():
-                    Path(place).chmod(0o2775)
+                open_to_group(Path(place))
             fs.pipe_file(file, content)
             try:
                 if fs.cat_file(file) != content:
@@ -148,8 +148,7 @@ def share(folder: Path) -> str:
     if not os.access(folder, os.W_OK | os.X_OK):
         access = f"give it to the group (chgrp TEAM {folder}; chmod 2775 {folder}), or mount it for writing"
         raise UserError(f"{folder}: no write permission; {access}")
-    if folder.stat().st_uid == os.getuid():
-        folder.chmod(0o2775)  # new files in it belong to its group
+    open_to_group(folder)
     with repository() as repo:
         previous = Path(repo.cache.local_cache_dir)
         is_same = previous.exists() and previous.samefile(folder)
@@ -172,13 +171,18 @@ def share(folder: Path) -> str:
     return f"cache: {folder} ({outcome}); set in {LOCAL_CONFIG} for this clone"
 
 
+def open_to_group(folder: Path) -> None:
+    """Let a folder's group write to it, and give it all new files there; only its owner can. What others may do stays as it is."""
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o2770)
+
+
 def register(folder: Path, project: Path) -> None:
     """Record in a shared cache that `project` uses it, so that no garbage collection removes what it needs."""
     note = folder / PROJECTS / f"{uuid.uuid5(uuid.NAMESPACE_URL, str(project)).hex}.json"
     if not note.exists():
         note.parent.mkdir(exist_ok=True)
-        if note.parent.stat().st_uid == os.getuid():
-            note.parent.chmod(0o2775)
+        open_to_group(note.parent)
         write_text(note, json.dumps({"folder": str(project)}) + "\n")
         note.chmod(0o664)
 
@@ -257,8 +261,7 @@ def _copy_cache(source: Path, target: Path) -> int:
         if not is_intact:
             for parent in reversed(copy.relative_to(target).parents[:-1]):
                 (target / parent).mkdir(exist_ok=True)
-                if (target / parent).stat().st_uid == os.getuid():
-                    (target / parent).chmod(0o2775)
+                open_to_group(target / parent)
             mode = file.stat().st_mode
             with new_file(copy) as temporary:
                 shutil.copyfile(file, temporary)
