@@ -1,7 +1,8 @@
 """The distance between two versions of an artifact's file, since other hardware gives other bits. 0 means equal.
 
-Vectors and weights: the norm of their difference over the norm of the first. Figures (JSON): their largest absolute difference. Runs and
-tables of ranked documents: the share of documents in either one's first TOP that are not in both.
+Vectors and weights: the norm of their difference over the norm of the first. Figures (JSON): their largest absolute difference. Figures by
+query: their mean absolute difference, of the measure where it is largest. Runs and tables of ranked documents: the share of documents in
+either one's first TOP that are not in both.
 """
 
 import json
@@ -92,12 +93,29 @@ def _runs(old: Path, new: Path) -> float:
 
 
 def _tables(old: Path, new: Path) -> float | None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not {"query", "doc", "rank"} <= set(pq.read_schema(old).names):
+    schema = pq.read_schema(old)
+    if schema.names[:1] == ["query"] and len(schema) > 1 and all(map(pa.types.is_floating, schema.types[1:])):
+        return _figures_by_query(pq.read_table(old), pq.read_table(new))
+    if not {"query", "doc", "rank"} <= set(schema.names):
         return None
     tables = [pq.read_table(path, columns=["query", "doc", "rank"]) for path in (old, new)]
     return _swapped(*(zip(*(table[name].to_pylist() for name in ("query", "doc", "rank")), strict=True) for table in tables))
+
+
+def _figures_by_query(old: Any, new: Any) -> float:
+    """Of two tables with a query in each row and its measures: see above; UNLIKE if queries or measures differ."""
+    queries, new_queries = (table["query"].to_pylist() for table in (old, new))
+    if old.column_names != new.column_names or sorted(queries) != sorted(new_queries):
+        return UNLIKE
+    differences = [0.0]
+    for name in old.column_names[1:]:
+        values = dict(zip(new_queries, new[name].to_numpy().tolist(), strict=True))
+        pairs = zip(queries, old[name].to_numpy().tolist(), strict=True)
+        differences.append(sum(_differ(value, values[query]) for query, value in pairs) / max(1, len(queries)))
+    return max(differences)
 
 
 def _swapped(old: Any, new: Any) -> float:
