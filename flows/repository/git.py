@@ -11,6 +11,7 @@ from tasks.core.errors import FULL, UserError
 GIT = [
     *("git", "-c", f"core.hooksPath={os.devnull}"),  # after `dvc install`, git checkout returns the status of its hook
     *("-c", "core.fsync=committed"),  # after a power cut, an unflushed object or reference is empty; git < 2.36 ignores this
+    *("-c", "log.showSignature=false"),  # git log and git show would print a line on it before what was asked for
 ]
 QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
 NOBODY = {  # the identity of commits if git has none, or if no person commits

@@ -88,3 +88,18 @@ def test_objects_and_references_survive_a_power_cut(anonymous_folder: Path) -> N
     commit, objects = flushed("commit-tree", git("write-tree"), "-m", "a record")
     _, references = flushed("update-ref", "refs/heads/retemper/retraining", commit)
     assert (objects, references) == (1, 1)
+
+
+def test_signatures_are_not_part_of_what_git_prints(anonymous_folder: Path) -> None:
+    """With the user's log.showSignature, a line on the signature precedes each signed commit."""
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "-m", "one")
+    git("config", "log.showSignature", "true")
+    header, _, message = git("cat-file", "commit", "HEAD").partition("\n\n")
+    signature = "gpgsig -----BEGIN SSH SIGNATURE-----\n AAAA\n -----END SSH SIGNATURE-----"
+    signed = git("hash-object", "-t", "commit", "-w", "--stdin", text=f"{header}\n{signature}\n\n{message}\n")
+    git("reset", "--quiet", "--hard", signed)
+    assert "gpgsig" in git("cat-file", "commit", "HEAD")
+    for command in ("log", "show"):
+        assert git(command, "--no-patch", "--format=%H", "HEAD") == signed
+    assert anonymous_folder.is_dir()
