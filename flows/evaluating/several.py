@@ -36,7 +36,7 @@ from flows.process.problems import RunFailed, print_problems
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25, fusions
 from tasks.core.errors import Problem, UserError
-from tasks.core.files import file_digest, write_json
+from tasks.core.files import file_digest, read_json, write_json
 from tasks.core.params.sections import read_yaml
 from tasks.core.sources.datasets import PATH_KINDS, local_path, parse_dataset, parse_encoder
 from tasks.core.sources.downloads import encoder_folder
@@ -181,13 +181,15 @@ def group_runs(models: Mapping[str, str], sections: Mapping[str, Any], settings:
 
 
 def tokens_of(model: str, sections: Mapping[str, Any], settings: Settings) -> str:
-    """A key that is equal for encoders that read the same tokens: prefixes, lengths, the longest text, and the tokenizer's files."""
+    """A key that is equal for encoders that read the same tokens: prefixes, lengths, the longest text, lowercasing, and the tokenizer's
+    files."""
     from tasks.core.models.limits import most_tokens
 
     folder = encoder_folder(model)
     values, _ = texts_of({parse_encoder(model).name: model}, sections, settings)
     files = {file.name: file_digest(file) for file in sorted(folder.rglob("*")) if file.name.startswith(TOKENIZER) and file.is_file()}
-    return json.dumps([values, most_tokens(folder), files or str(folder)], sort_keys=True)
+    lowercase = any(read_json(path).get("do_lower_case") for path in folder.glob("sentence_*_config.json"))  # as load_tokenizer has it
+    return json.dumps([values, most_tokens(folder), bool(lowercase), files or str(folder)], sort_keys=True)
 
 
 def _unique_name(name: str, used_names: set[str]) -> str:

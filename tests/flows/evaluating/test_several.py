@@ -92,7 +92,7 @@ def test_bm25_alone_is_measured(project: Any, run_plan: Callable[[Plan], Path]) 
 
 
 def test_a_model_that_reads_other_tokens_has_a_run_of_its_own(project: Any) -> None:
-    for name in ("prompted", "shorter", "other"):
+    for name in ("prompted", "shorter", "other", "lower", "cased"):
         shutil.copytree(project.folder / "data/encoders/warmup", project.folder / "saved" / name)
     config_file = project.folder / "saved/prompted/config_sentence_transformers.json"
     config = json.loads(config_file.read_text()) if config_file.exists() else {}
@@ -100,6 +100,8 @@ def test_a_model_that_reads_other_tokens_has_a_run_of_its_own(project: Any) -> N
     for name, change in (("shorter", {"model_max_length": 40}), ("other", {"note": "another"})):
         file = f"saved/{name}/tokenizer_config.json"
         project.write(file, json.dumps(json.loads(project.read(file)) | change))
+    for name in ("lower", "cased"):
+        project.write(f"saved/{name}/sentence_bert_config.json", json.dumps({"do_lower_case": name == "lower"}))
     models = MODELS | {name: f"saved/{name}" for name in ("prompted", "shorter", "other")} | {"hybrid": "hybrid"}
     assert [list(group.systems) for group in groups_of(models)] == [
         ["init", "warmup", "bm25"],
@@ -108,6 +110,7 @@ def test_a_model_that_reads_other_tokens_has_a_run_of_its_own(project: Any) -> N
         ["other"],
         ["hybrid"],
     ]
+    assert [list(group.systems) for group in groups_of({name: f"saved/{name}" for name in ("lower", "cased")})] == [["lower"], ["cased"]]
     settings = Settings({"query": "x", "document": None}, PLAIN)
     assert list(groups_of(models, settings)[0].systems) == ["init", "warmup", "prompted", "bm25"]
     assert [group.lock for group in groups_of(models)] == ["several-0", "prompted", "shorter", "other", "hybrid"]
