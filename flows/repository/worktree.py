@@ -123,7 +123,7 @@ class Changes:
 
 def read_changes(commit: str) -> Changes:
     """Read the uncommitted changes of tracked files, new code, dvc.lock, and data/source.json."""
-    plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
+    plain = ("--unified=3", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # not the user's settings
     diff = git("diff", "--binary", "--no-relative", *plain, commit, "--", ".")  # git apply reads paths from the top of the repository
     new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
     existing = [Path(name) for name in [*filter(None, new), LOCK, SOURCE] if Path(name).is_file()]
