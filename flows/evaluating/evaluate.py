@@ -286,6 +286,7 @@ def edits_of(
     values = untrained_rounds({one: absolute_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _canonical(data),
         "queries": "corpus",
+        "pseudo": {},  # no generator, which would be looked for from the second tree
         "articles.source": "demo",
         "fuse": fuse,
         "prepare.leaks": "allow",  # nothing is trained

@@ -14,6 +14,8 @@ import pytest
 
 from flows.evaluating import evaluate, several
 from flows.evaluating.evaluate import Plan, Settings
+from flows.parameters import edit
+from flows.parameters.sources import source_keys
 from flows.process.problems import RunFailed
 from flows.process.processes import Processes
 from tasks.core.errors import Problem, UserError
@@ -304,3 +306,15 @@ def test_a_run_that_could_not_begin_is_a_problem_of_its_own(project: Any, runs: 
     result = project.retemper("evaluate", "--model", "data/encoders/init", *options("--data", "beir:beir", "beir:copied"))
     lines = [f"retemper: init on beir:{name}: data/source.json: unreadable" for name in ("beir", "copied")]
     assert (result.status, result.err.splitlines(), runs) == (2, lines, [])
+
+
+def test_the_generator_of_pseudo_queries_is_not_looked_for(project: Any) -> None:
+    """A relative one would be missing from the second tree, and a warning would say so each time."""
+    params = Path("params.yaml")
+    plan = evaluate.make_plan(
+        "bm25", "beir:copied", read_yaml(params), settings=AS_IS, shown=evaluate.resolve_settings(AS_IS, "beir:copied")
+    )
+    project.set("pseudo.generator", "../t5")
+    assert dict(source_keys(read_yaml(params)))["pseudo.generator"] == "../t5"
+    edit.apply(plan.edits, params, lambda _: None)
+    assert "pseudo.generator" not in dict(source_keys(read_yaml(params)))
