@@ -114,6 +114,11 @@ def _read(file: Path) -> dict[str, Any]:
     for section in set(value) & {"set", "grid", "points", "repeat", "table"}:
         if not isinstance(value[section], dict):
             raise UserError(f"{file}: {section}: expected a mapping")
+    assigning = {section: value.get(section, {}) for section in ("set", "grid", "repeat")}
+    assigning |= {f"points.{name}": assigned for name, assigned in value.get("points", {}).items() if isinstance(assigned, dict)}
+    for where, keys in assigning.items():
+        if others := [key for key in keys if not isinstance(key, str)]:
+            raise UserError(f"{file}: {where}: found the key {others[0]!r}, expected keys of params.yaml, such as rounds.star.lr")
     if not isinstance(value.get("targets", []), list):
         raise UserError(f"{file}: targets: found {value['targets']!r}, expected a list of stages, such as [evaluate@star]")
     for name, assigned in value.get("points", {}).items():

@@ -61,6 +61,8 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
         ("points: {.a: {x: 1}}", "points..a: expected a name"),
         ("points: {'a@{b': {x: 1}}", "points.a@{b: expected a name"),
         ("grid: {a: []}", "no points"),
+        ("grid: {1: [1, 2]}", "grid: found the key 1, expected keys of params.yaml"),
+        ("points: {p: {2: 1}}", "points.p: found the key 2, expected keys of params.yaml"),
         ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points have this name"),
     ],
 )
