@@ -16,6 +16,7 @@ from tasks.core.errors import UserError
 
 SEEDED = ("pretrain", "rounds", "adore", "rerankers", "mix")  # sections whose entries have a seed
 FURTHER = 1000  # added to every seed in each repetition, so that entries with different seeds keep different ones
+SEEDS = 2**32  # the largest seed is one less (tasks.core.params.numbers)
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def reseed(sections: Mapping[str, Any], repetition: int) -> dict[str, Any]:
         return dict(sections)
 
     def again(entry: Any) -> Any:
-        return entry if entry.get("steps") == 0 else {**entry, "seed": int(entry.get("seed") or 0) + FURTHER * repetition}
+        return entry if entry.get("steps") == 0 else {**entry, "seed": (int(entry.get("seed") or 0) + FURTHER * repetition) % SEEDS}
 
     return {
         section: {name: again(entry) for name, entry in (value or {}).items()} if section in SEEDED else value

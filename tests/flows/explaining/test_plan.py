@@ -106,6 +106,7 @@ def test_repetitions_have_other_seeds() -> None:
     assert reseed(sections, 0) == sections
     assert reseed(sections, 2)["rounds"] == {"init": {"steps": 0}, "a": {"seed": 2042}, "b": {"seed": 2000}}
     assert reseed(sections, 2)["bm25"] == {"k1": 1}
+    assert reseed({"rounds": {"a": {"seed": 2**32 - 1}}}, 1)["rounds"] == {"a": {"seed": 999}}, "beyond the largest seed"
 
 
 def test_the_stages_of_a_model() -> None:
