@@ -1,6 +1,5 @@
 """After a failed run, only what it has measured counts, never what an earlier one left in the cache."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -61,7 +60,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_metrics_of_a_former_model_are_discarded_if_its_successor_fails(tree: Path) -> None:
-    os.remove("data/two.run")  # missing, not changed
+    Path("data/two.run").unlink()  # missing, not changed
     discard_earlier_metrics(tree)
     assert [file.stem for file in (tree / "data/metrics").iterdir()] == ["two"]
 

@@ -32,9 +32,7 @@ QUERIES: list[object] = ["q1", "q2"]
         ({"query": QUERIES, "RR": [math.nan, 0.0], "AP": [0.5, 0.5]}, math.inf),
     ],
 )
-def test_figures_by_query_are_apart_by_the_mean_of_their_differences(
-    tmp_path: Path, new: dict[str, list[object]], expected: float
-) -> None:
+def test_figures_by_query_are_apart_by_the_mean_of_their_differences(tmp_path: Path, new: dict[str, list[object]], expected: float) -> None:
     assert apart(tmp_path, {"query": QUERIES, "RR": [1.0, 0.0], "AP": [0.5, 0.5]}, new) == expected
 
 

@@ -57,7 +57,7 @@ def test_files_of_a_former_form_are_a_problem_of_their_training(error: Exception
     ("error", "reason"),
     [
         (SystemExit(2), "the reason is above"),
-        (RuntimeError("tasks.exposure ended with status 1; its output is above"), "tasks.exposure ended with status 1; its output is above"),
+        (RuntimeError("tasks.exposure ended with status 1"), "tasks.exposure ended with status 1"),
         (UserError("dvc.lock: not found"), "dvc.lock: not found"),
     ],
 )

@@ -54,9 +54,7 @@ def test_steps_are_those_of_the_cache(objects: Path) -> None:
     ("steps", "path"), [({"steps": 100}, "data/state/ance1/state.json"), ({"steps": 40}, "data/curves/ance2/round.json")]
 )
 @pytest.mark.parametrize("listing", [False, True])
-def test_a_file_that_the_cache_lacks_makes_the_training_unknown(
-    objects: Path, steps: dict[str, int], path: str, *, listing: bool
-) -> None:
+def test_a_file_that_the_cache_lacks_makes_the_training_unknown(objects: Path, steps: dict[str, int], path: str, *, listing: bool) -> None:
     """Replayed from step 0, it would name records of other batches."""
     one = training(objects, PARAMS)
     digest = add(objects, steps)
