@@ -129,9 +129,13 @@ def stages_in_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
 
     def belongs(name: str) -> bool:
         stage, at, key = name.partition("@")
-        foreach = stages.get(stage, {}).get("foreach")  # ${rounds}
-        keys = sections.get(foreach.strip("${}")) if isinstance(foreach, str) else foreach
-        return stage in stages and (not at or key in map(str, keys or ()))
+        foreach = stages.get(stage, {}).get("foreach")  # ${rounds}, or ${own.names} in a graph that a team has extended
+        keys: Any = foreach
+        if isinstance(foreach, str):
+            keys = sections
+            for part in foreach.strip("${}").split("."):
+                keys = keys.get(part) if isinstance(keys, Mapping) else None
+        return stage in stages and (not at or "matrix" in stages[stage] or key in map(str, keys or ()))
 
     return {name: entry for name, entry in lock.items() if belongs(name)}
 
