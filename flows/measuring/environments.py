@@ -47,7 +47,7 @@ def read_environment(stage: str) -> dict[str, Any]:
     """The environment that a finished stage ran with."""
     recorded = read_mapping(FOLDER / f"{stage}.json")  # a stage without tensors has none
     if configured := precision(stage):
-        recorded["arithmetic"] = "bf16" if configured == "bf16" and recorded.get("bf16") == "native" else "fp32"
+        recorded.setdefault("arithmetic", "bf16" if configured != "fp32" and recorded.get("bf16") == "native" else "fp32")
     return {**recorded, "processor": _processor(), "python": platform.python_version(), **_versions()}
 
 

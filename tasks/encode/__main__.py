@@ -20,7 +20,7 @@ from tasks.core.models.bi_encoder import document_digest
 from tasks.core.params.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.params.sections import load
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
-from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.entry import parser, record_arithmetic, stage
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import ROOT, code_digest
 from tasks.core.tables.ids import StoredIds
@@ -42,6 +42,8 @@ def main() -> None:
         arithmetic = workers.agreed(tower.arithmetic)
         if params.precision == "int8" and not arithmetic.int8:
             print(f"encode.precision: int8: {INT8_NEEDS}; encoding in {arithmetic.name} instead")
+        if arithmetic.int8:
+            record_arithmetic(arithmetic.name)
         tokens = open_tokens(arguments.tokens)
         weights = document_digest(arguments.encoder)
         made_by = _provenance(weights, tokens, params, arithmetic)

@@ -67,6 +67,13 @@ def record_cost(**figures: float) -> None:
         write_json(path, record | {name: round(value, 3) for name, value in figures.items()})
 
 
+def record_arithmetic(name: str) -> None:
+    """Add what this stage computes in to the record of its hardware, where `precision` does not tell: int8 needs a CPU that has it."""
+    if path := os.environ.get(RECORD):
+        with suppress(OSError, ValueError):  # on a cluster, the workers have the hardware
+            write_json(Path(path), {**read_json(Path(path)), "arithmetic": name})
+
+
 def _peak_mib() -> float:
     """Peak memory of this process in MiB, its imports included; 0 where the system does not report it."""
     with suppress(OSError):

@@ -13,7 +13,7 @@ from flows.reproducing.reproduce import compare, explain
 from tasks.core.machine import devices
 from tasks.core.machine.devices import choose_device
 from tasks.core.params.runtime import Runtime
-from tasks.core.stage.entry import RECORD, SECONDS, record_cost
+from tasks.core.stage.entry import RECORD, SECONDS, record_arithmetic, record_cost
 
 
 def entry(digest: str) -> dict[str, Any]:
@@ -114,4 +114,6 @@ def test_the_arithmetic_is_what_was_asked_of_hardware_that_has_it(folder: Path, 
             monkeypatch.setenv(RECORD, environments.begin(stage)[RECORD])
             devices.record_hardware(torch.device("cpu"))
             assert environments.read_environment(stage)["arithmetic"] == arithmetic
+            record_arithmetic("int8 in some library")
+            assert environments.read_environment(stage)["arithmetic"] == "int8 in some library", "as the stage says"
     assert "arithmetic" not in environments.read_environment("report")
