@@ -135,14 +135,15 @@ def dataset_entry(key: str, name: str, *, warn: Callable[[str], None] | None = N
     return entry
 
 
-def watch(kinds: Iterable[str]) -> dict[str, Any]:
-    """The record for a stage that reads these sources: {"problem": line, "files": by kind, by resolved path, its stamp}.
+def watch(kinds: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """The record for a stage that reads these sources, {"problem": line, "files": {resolved path: stamp}}, and the kinds to look at again.
 
-    `problem` names a source that no longer matches data/source.json; it is empty if all match or are unavailable. The files of an
-    unavailable source are None. A Hugging Face id that the stage will download has none.
+    `problem` names a source that no longer matches data/source.json; it is empty if all match or are unavailable. Code of former revisions
+    reads this form too (`retemper why`). A Hugging Face id that the stage will download is not looked at again.
     """
     recorded, remembered, listings = _flat(_read(SOURCE)), _read_memory(MEMORY), _kinds(read_parameters(FROZEN))
-    files: dict[str, dict[str, list[int]] | None] = {}
+    files: dict[str, list[int]] = {}
+    watched: list[str] = []
     for kind in kinds:
         name, listing = listings[kind]
         try:
@@ -151,7 +152,7 @@ def watch(kinds: Iterable[str]) -> dict[str, Any]:
         except Elsewhere:
             continue
         except (UserError, OSError):  # the stage will report it, and knows better what is missing
-            files[kind] = None
+            watched.append(kind)
             continue
         expected = recorded.get(kind, {}).get("digest", "")
         if digest != expected:
@@ -162,29 +163,20 @@ def watch(kinds: Iterable[str]) -> dict[str, Any]:
             )
             difference = f"found sha256 {digest[:10]}, expected {expected[:10]} of {SOURCE}"
             change = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
-            return {"problem": f"{_key(kind)} {name}: {change}: {difference}; {remedy}", "files": {}}
-        files[kind] = _stamps(kind, listed)
-    return {"problem": "", "files": files}
+            return {"problem": f"{_key(kind)} {name}: {change}: {difference}; {remedy}", "files": {}}, []
+        watched.append(kind)
+        files |= _stamps(kind, listed)
+    return {"problem": "", "files": files}, watched
 
 
-def changes(record: Mapping[str, Any]) -> list[str]:
-    """What a record of `watch` no longer says of its sources, so that a stage that has ended well may have read something else.
-
-    That is files that are new, gone, or not the same, and sources that were unavailable, or are now.
-    """
-    listings = _kinds(read_parameters(FROZEN))
-    changed: list[str] = []
-    for kind, before in record["files"].items():
+def changes(files: Mapping[str, list[int]], kinds: Iterable[str]) -> list[str]:
+    """The files of the sources `kinds` that are new, gone, or not the same as in `files` of `watch`: a stage may have read others."""
+    listings, after = _kinds(read_parameters(FROZEN)), dict[str, list[int]]()
+    for kind in kinds:
         name, listing = listings[kind]
-        try:
-            after = _stamps(kind, listing(name))
-        except (UserError, OSError):
-            after = None
-        if before is None or after is None:
-            changed.append(f"{_key(kind)} {name}")
-        else:
-            changed += sorted(path for path in before.keys() | after.keys() if not _is_same(Path(path), before.get(path), after.get(path)))
-    return changed
+        with suppress(UserError, OSError):  # unavailable
+            after |= _stamps(kind, listing(name))
+    return sorted(path for path in files.keys() | after.keys() if not _is_same(Path(path), files.get(path), after.get(path)))
 
 
 def _stamps(kind: str, listing: Listing) -> dict[str, list[int]]:

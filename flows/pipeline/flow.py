@@ -34,6 +34,7 @@ from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
 from flows.results import generations, metrics
 from flows.storage.frozen import COPIES, GRAPH
+from flows.storage.outside import KINDS
 from flows.storage.remote import WARNING
 from tasks.core.errors import DiskError, Problem, UserError, disk_fault, printable
 from tasks.core.files import write_json
@@ -227,8 +228,9 @@ def _source_environment(stage: Stage) -> dict[str, str]:
     if not stage.sources:
         return {}
     path = WATCHED / f"{stage.name}.json"
-    write_json(path, watch(stage.sources))
-    return {SOURCES: str(path.absolute())}
+    record, kinds = watch(stage.sources)
+    write_json(path, record)
+    return {SOURCES: str(path.absolute()), KINDS: ",".join(kinds)}
 
 
 def shared_slot(count: int = 1) -> AbstractContextManager[None]:

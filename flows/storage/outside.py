@@ -9,6 +9,8 @@ from tasks.core.errors import USER_ERROR, InputChanged, one_line_errors
 from tasks.core.files import read_json
 from tasks.core.stage.entry import SOURCES
 
+KINDS = "RETEMPER_SOURCE_KINDS"  # the sources to look at again, with commas between them
+
 
 def refuse_changed_sources() -> None:
     """From now on, a stage fails if its sources, by the record that SOURCES names, are not the same when its command has ended.
@@ -22,7 +24,7 @@ def refuse_changed_sources() -> None:
 
     def run_and_compare(stage: Any, *args: Any, **kwargs: Any) -> None:
         cmd_run(stage, *args, **kwargs)
-        changed = changes(read_json(Path(os.environ[SOURCES])))
+        changed = changes(read_json(Path(os.environ[SOURCES]))["files"], filter(None, os.environ[KINDS].split(",")))
         if not changed:
             return
         more = f" and {len(changed) - 3} more" if changed[3:] else ""
@@ -33,5 +35,5 @@ def refuse_changed_sources() -> None:
         except SystemExit:  # DVC would take it for its own end
             raise StageCmdFailedError(stage.cmd, USER_ERROR) from None
 
-    if SOURCES in os.environ:
+    if SOURCES in os.environ and KINDS in os.environ:
         run.cmd_run = run_and_compare

@@ -40,8 +40,8 @@ def main() -> None:
 
 def write_state(before: Path | None, state: Path) -> None:
     """Write the state of a pre-trained model: no steps, and the training queries that its first weights knew, by their state `before`."""
-    queries = read_json(before / "state.json") if before else {}
-    write_json(state / "state.json", queries | {"steps": 0})
+    first = read_json(before / "state.json") if before else {}
+    write_json(state / "state.json", first | {"steps": 0})
     copy_companions(before, state, (KNOWN,))
 
 

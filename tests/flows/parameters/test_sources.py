@@ -328,7 +328,7 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))  # a colleague's fresh clone
     shutil.rmtree(".retemper")
     assert place.write(encoder="org/model")["encoder"] == entry and names == ["org/model"]
-    assert watch(["encoder"]) == {"problem": "", "files": {}}
+    assert watch(["encoder"]) == ({"problem": "", "files": {}}, [])
     assert "not on this machine yet; continuing with its last known digest" in place.warnings[-1]
 
 

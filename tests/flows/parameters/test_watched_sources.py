@@ -14,26 +14,23 @@ from tasks.core.sources.forgotten import FILE, HEAD, mark
 
 def test_a_stage_learns_that_a_source_has_changed(place: Any) -> None:
     place.write()
-    report = watch(["dataset"])
-    assert report["problem"] == "" and sorted(Path(name).name for name in report["files"]["dataset"]) == [
-        "corpus.jsonl",
-        "queries.jsonl",
-        "test.tsv",
-    ]
+    report, kinds = watch(["dataset"])
+    assert (report["problem"], kinds) == ("", ["dataset"])
+    assert sorted(Path(name).name for name in report["files"]) == ["corpus.jsonl", "queries.jsonl", "test.tsv"]
     Path("params.yaml").write_text("rounds: {}\n")  # edited during the run: for the next one
-    assert watch(["dataset"]) == report
+    assert watch(["dataset"]) == (report, kinds)
     with Path("beir/corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "e", "text": "u"}\n')
-    report = watch(["encoder", "dataset"])
+    report, kinds = watch(["encoder", "dataset"])
     assert report["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
-    assert report["problem"].endswith("of data/source.json; run again") and not report["files"]
+    assert report["problem"].endswith("of data/source.json; run again") and not (report["files"] or kinds)
 
 
 def test_a_stage_learns_that_more_is_forgotten(place: Any) -> None:
     """Where a revision is reproduced, that is not restored: the line names the list."""
     place.write()
     FILE.write_text(f"{HEAD}document {mark('document', 'a')} 2026-11-29\n")
-    problem = watch(["dataset"])["problem"]
+    problem = watch(["dataset"])[0]["problem"]
     assert problem.startswith("dataset.source beir:beir: the data or forgotten.txt has changed: found sha256 ")
 
 
@@ -54,17 +51,17 @@ EDITS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "negatives, which are optional": (lambda: (BEIR / "negatives.tsv").touch(), ["beir/negatives.tsv"]),
     "files that no reader takes": (lambda: [(BEIR / name).touch() for name in ("README", "notes.tsv", ".corpus.jsonl")], []),
     "a list of forgotten records": (lambda: FILE.write_text(HEAD), ["forgotten.txt"]),
-    "gone": (lambda: shutil.rmtree(BEIR), ["dataset.source beir:beir"]),
+    "gone": (lambda: shutil.rmtree(BEIR), ["beir/corpus.jsonl", "beir/qrels/test.tsv", "beir/queries.jsonl"]),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_source_that_changes_while_a_stage_reads_it_is_named(place: Any, tmp_path: Path, edit: str) -> None:
     place.write()
-    record = watch(["dataset", "encoder"])
+    record, kinds = watch(["dataset", "encoder"])
     apply, changed = EDITS[edit]
     apply()
-    assert changes(record) == [name if " " in name else str(tmp_path / name) for name in changed]
+    assert changes(record["files"], kinds) == [str(tmp_path / name) for name in changed]
 
 
 def test_a_new_folder_of_articles_is_named(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,17 +71,19 @@ def test_a_new_folder_of_articles_is_named(place: Any, tmp_path: Path, monkeypat
     (tmp_path / "wiki/AA").mkdir(parents=True)
     (tmp_path / "wiki/AA/wiki_00").write_text(article)
     monkeypatch.setattr("flows.parameters.sources._kinds", lambda _: {"articles": ("jsonl:wiki", list_articles)})
-    record = {"files": {"articles": _stamps("articles", list_articles("jsonl:wiki"))}}
-    assert changes(record) == []
+    files = _stamps("articles", list_articles("jsonl:wiki"))
+    assert changes(files, ["articles"]) == []
     (tmp_path / "wiki/AB").mkdir()
     (tmp_path / "wiki/AB/wiki_00").write_text(article)
-    assert changes(record) == [str(tmp_path / "wiki/AB/wiki_00")]
+    assert changes(files, ["articles"]) == [str(tmp_path / "wiki/AB/wiki_00")]
 
 
-def test_a_source_that_was_unavailable_as_a_stage_began_is_named(place: Any) -> None:
+def test_a_source_that_was_unavailable_as_a_stage_began_is_named_if_it_is_back(place: Any, tmp_path: Path) -> None:
+    """If it is not back, nothing has changed: the report, which only names its digest, is made without it."""
     place.write()
     BEIR.rename("elsewhere")
-    record = watch(["dataset"])
-    assert record == {"problem": "", "files": {"dataset": None}}
+    record, kinds = watch(["dataset"])
+    assert (record, kinds) == ({"problem": "", "files": {}}, ["dataset"])
+    assert changes(record["files"], kinds) == []
     Path("elsewhere").rename(BEIR)
-    assert changes(record) == ["dataset.source beir:beir"]
+    assert changes(record["files"], kinds)[0] == str(tmp_path / "beir/corpus.jsonl")

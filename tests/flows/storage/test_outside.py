@@ -1,6 +1,7 @@
 """A stage whose sources change while its command runs fails, and its outs are not cached."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,12 +19,17 @@ def test_a_stage_whose_sources_changed_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changed: list[str], named: str
 ) -> None:
     ran: list[str] = []
-    record = {"problem": "", "files": {"dataset": {}}}
+    record = {"problem": "", "files": {"corpus.jsonl": [1]}}
     (tmp_path / "watched.json").write_text(json.dumps(record))
     monkeypatch.setenv(SOURCES, str(tmp_path / "watched.json"))
+    monkeypatch.setenv(outside.KINDS, "dataset,encoder")
     monkeypatch.setenv(PROBLEM, str(tmp_path / "problems.json"))
     monkeypatch.setattr(run, "cmd_run", lambda stage, **_: ran.append(stage.addressing))
-    monkeypatch.setattr(outside, "changes", lambda seen: changed if seen == record and ran else ["compared too early"])
+
+    def compare(files: object, kinds: Iterable[str]) -> list[str]:
+        return changed if (files, [*kinds]) == (record["files"], ["dataset", "encoder"]) and ran else ["compared too early"]
+
+    monkeypatch.setattr(outside, "changes", compare)
     outside.refuse_changed_sources()
     stage = SimpleNamespace(addressing="prepare", cmd="python -m tasks.prepare")
     if not changed:
