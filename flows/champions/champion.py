@@ -15,10 +15,11 @@ from typing import Any
 
 from flows.champions import outs
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
-from flows.champions.tree import BRANCH, TAGS, ZERO, is_ancestor, move, prefix_of, resolve
+from flows.champions.tree import BRANCH, ZERO, is_ancestor, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import LOCK, Lock, lock_of, mapping_at, read_blob, read_lock
+from flows.repository.tags import TAGS, prefix_of, read_tags, refuse_other_projects
 from flows.results import generations
 from flows.results.metrics import METRICS
 from tasks.core.errors import UserError
@@ -50,40 +51,19 @@ class Champion:
 
 
 def read_champions(project: Path) -> list[Champion]:
-    """All champions so far of `project`, by number. Raises UserError for a tag that holds no record.
-
-    Tags are the repository's: those of a project in another folder of it are left out.
-    """
-    champions, prefix = read_all(project), prefix_of(project)
-    return [champion for champion in champions if champion.prefix in (None, prefix)]
-
-
-def read_all(project: Path) -> list[Champion]:
-    """The champions of every project in the repository, by number. Raises UserError for a tag that holds no record."""
-    form = "%(refname:strip=3)%00%(*objectname)%00%(contents:body)%01"
+    """All champions so far of `project` (see `read_tags`), by number. Raises UserError for a tag that holds no record."""
     champions = []
-    for entry in git("for-each-ref", f"--format={form}", TAGS.rstrip("/"), folder=project).split("\x01"):
-        number, _, rest = entry.strip("\n").partition("\0")
-        if not number.isdigit():
-            continue
-        commit, _, body = rest.partition("\0")
+    for tag in read_tags(project):
         try:
-            champions.append(from_record(Champion, json.loads(body) | {"number": int(number), "commit": commit}))
+            champions.append(from_record(Champion, {**tag.record, "number": tag.number, "commit": tag.commit}))
         except (ValueError, TypeError):
-            raise UserError(
-                f"tag champion/{number}: found no record of a champion in its message; delete it: git tag -d champion/{number}"
-            ) from None
-    return sorted(champions, key=lambda champion: champion.number)
+            raise UserError(f"tag {tag.name}: found no record of a champion in its message; delete it: git tag -d {tag.name}") from None
+    return champions
 
 
 def current(project: Path) -> Champion | None:
     """The champion now."""
     return next(reversed(read_champions(project)), None)
-
-
-def next_number(project: Path) -> int:
-    """The number of the next champion; those of other projects in the repository are taken, too."""
-    return max((champion.number for champion in read_all(project)), default=0) + 1
 
 
 def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | None = None) -> Champion:
@@ -185,6 +165,7 @@ def lock_at(folder: Path, commit: str) -> Lock:
 
 def choose(project: Path, wanted: str) -> Champion:
     """Crown MODEL (of the last retraining, else of HEAD), a champion's tag, or REVISION:MODEL."""
+    refuse_other_projects(project)
     champions = read_champions(project)
     reigning = champions[-1] if champions else None
     earlier = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
@@ -201,7 +182,7 @@ def choose(project: Path, wanted: str) -> Champion:
         (each for each in commits if {f"train@{model}", f"adore@{model}", f"fuse@{model}"} & lock_at(project, each).keys()), commits[0]
     )
     champion = Champion(
-        number=next_number(project),
+        number=(reigning.number if reigning else 0) + 1,
         model=model,
         cause="set",
         when=timestamp(),
@@ -255,6 +236,7 @@ def roll_back(project: Path) -> Champion:
         history_hint = "retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
         remedy = history_hint if len(champions) > 1 else "retemper champion set MODEL crowns another model of the last retraining"
         raise UserError(f"champion/{reigning.number} is {again}the first champion: nothing before it to go back to; {remedy}")
+    refuse_other_projects(project)
     return _crown_again(project, previous, reigning, cause="rollback", previous=previous.previous)
 
 
@@ -266,7 +248,7 @@ def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion
 
 def _crown_again(project: Path, old: Champion, reigning: Champion | None, *, cause: str, previous: int | None) -> Champion:
     number = reigning.number if reigning else 0
-    fields = {**asdict(old), "number": next_number(project), "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
+    fields = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
     return _crown_by_hand(project, Champion(**fields))
 
 

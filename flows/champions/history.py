@@ -12,6 +12,7 @@ from flows.champions.champion import Champion
 from flows.process.display import Display
 from flows.repository.git import git
 from flows.repository.lock import read_blob
+from flows.repository.tags import prefix_of
 from tasks.core.files import append_line, from_record
 
 AT_WORK = Path(".retemper/at_work.json")  # the retraining in progress; if the next one finds it, that one was killed
@@ -76,7 +77,7 @@ def read_outcome(project: Path, commit: str) -> Ended | None:
 
 def read_outcomes(project: Path, commits: Sequence[str]) -> list[Ended]:
     """`read_outcome` of `commits` that hold records, by one process of git: an hourly schedule makes thousands in a year."""
-    path, at = tree.prefix_of(project) + tree.RECORD, 0
+    path, at = prefix_of(project) + tree.RECORD, 0
     names = "".join(f"{commit}:{path}\n" for commit in commits)
     data = git("cat-file", "--batch", folder=project, text=names).encode("utf-8", "surrogateescape") if commits else b""
     outcomes = []

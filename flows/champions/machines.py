@@ -15,8 +15,10 @@ from tempfile import TemporaryDirectory
 
 from flows.champions import champion, history
 from flows.champions.champion import Champion
-from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, TAGS, ZERO, is_ancestor, move, prefix_of, records
+from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, ZERO, is_ancestor, move, records
 from flows.repository.git import NOBODY, GitFailed, git
+from flows.repository.tags import TAGS, prefix_of, refuse_other_projects
+from tasks.core.errors import UserError
 
 ASK_SECONDS, SEND_SECONDS = 60, 300  # to a git remote, at most
 TRIES = 5  # pushes, if others push at the same time
@@ -38,7 +40,8 @@ class Met:
 def fetch(project: Path) -> Met:
     """Take over what other machines have added to the branch and the tags; settle if both sides have added something.
 
-    The caller holds the lock of retrainings, or does nothing that depends on the branch. Raises GitFailed if another process moved it.
+    The caller holds the lock of retrainings, or does nothing that depends on the branch. Raises GitFailed if another process moved it,
+    UserError if both sides have added something and another project of the repository has champions.
     """
     return _meet_remote(project, partial(settle, project))
 
@@ -88,6 +91,8 @@ def push(project: Path) -> Met:
             if not tries_left or not _moved(project, remote, remote_refs):
                 problem = f"git remote {remote}: branch and tags are not pushed, the next run tries again: {_without_address(error)}"
                 return replace(met, problem=problem)
+        except UserError as error:
+            return replace(met, problem=f"git remote {remote}: branch and tags are not pushed: {error}")
     return met
 
 
@@ -104,8 +109,12 @@ def have_diverged(project: Path, local_refs: Mapping[str, str], remote_refs: Map
 
 
 def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[str, str]) -> Met:
-    """Append what only this side has to what the other side has, in one transaction. The objects of `remote_refs` have been received."""
-    champions = {f"{TAGS}{crowned.number}": crowned for crowned in champion.read_all(project)}
+    """Append what only this side has to what the other side has, in one transaction. The objects of `remote_refs` have been received.
+
+    Raises UserError if another project of the repository has champions, here or there.
+    """
+    refuse_other_projects(project, {digest for name, digest in remote_refs.items() if name.startswith(TAGS)} - set(local_refs.values()))
+    champions = {f"{TAGS}{crowned.number}": crowned for crowned in champion.read_champions(project)}
     clash = any(local_refs[name] != digest for name, digest in remote_refs.items() if name in local_refs and name.startswith(TAGS))
     ours = [crowned for name, crowned in champions.items() if remote_refs.get(name) != local_refs[name]] if clash else []
     lost = _superseded(ours)

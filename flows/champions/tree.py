@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flows.process import locks
 from flows.repository.git import NOBODY, GitFailed, git
+from flows.repository.tags import TAGS, prefix_of, refuse_other_projects
 from flows.repository.worktree import equip, make_worktree
 from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
@@ -21,7 +22,6 @@ LOCK = Path(".retemper/retraining.lock")  # of a retraining in progress
 LOOK = Path(".retemper/retraining.look.lock")  # of a dry run of one
 WAIT_SECONDS = 3600.0  # for a dry run, which may prepare the data
 BRANCH = "refs/heads/retemper/retraining"
-TAGS = "refs/tags/champion/"
 SUPERSEDED = "refs/tags/superseded/"
 PACKING_SECONDS = 60.0  # git's lock of all packed references is that of a dead process once it is older
 RECORD = "retraining.json"
@@ -87,11 +87,6 @@ def hold_for_dry_run(project: Path) -> Iterator[None]:
         yield
 
 
-def prefix_of(project: Path) -> str:
-    """The project's folder in its repository, such as `law/`; empty at its top. It is the same in a worktree."""
-    return git("rev-parse", "--show-prefix", folder=project)
-
-
 def folder_of(project: Path) -> Path:
     """The project's folder in the worktree."""
     return (project / FOLDER).resolve() / prefix_of(project)
@@ -102,7 +97,7 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
 
     `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. Only one process may call this
     at a time (the one that holds the worktree), so git locks found here were left by a process that died, and are removed. `meet` then
-    takes over what other machines did.
+    takes over what other machines did. Raises UserError if another project of the repository has champions.
     """
     followed = resolve_followed(project, follow)
     root = (project / FOLDER).resolve()
@@ -112,6 +107,7 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
         stale_lock.unlink(missing_ok=True)
     _remove_old(common / "packed-refs.lock", PACKING_SECONDS)  # the user's own `git gc` may hold it
     meet(project)
+    refuse_other_projects(project)
     folder = make_worktree(root, followed, project, clean=False)  # what the last retraining made is still there
     if not (folder / "dvc.yaml").exists():
         raise UserError(f"{follow}: no dvc.yaml in commit {followed[:12]}; commit it first")

@@ -23,6 +23,7 @@ from flows.promotion.rule import decide
 from flows.promotion.standing import rivals, way_out
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import corpus_of, current_lock, read_blob
+from flows.repository.tags import refuse_other_projects
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.retraining.pipeline import retry_cancelled
@@ -66,7 +67,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
     chosen_on = evidence.choosing_metrics(eligible, measure, rule, groups=evidence.groups(Path(corpus_of(current_lock()))))
     model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
     new = Champion(
-        number=champion.next_number(Path()),
+        number=(now.number if now else 0) + 1,
         model=model,
         cause="promoted" if now else "first",
         when=champion.timestamp(),
@@ -175,8 +176,10 @@ def compare(
 def record(project: Path, tree: retraining_tree.Tree, decision: Decision, *, ended: Ended, known: Sequence[Champion]) -> str:
     """Commit `ended`, and crown the champion if the decision says so; return the commit.
 
-    Raises Overtaken if the champions are no longer `known`, or another process has recorded something meanwhile.
+    Raises Overtaken if the champions are no longer `known`, or another process has recorded something meanwhile; UserError if another
+    project of the repository has champions by now.
     """
+    refuse_other_projects(project)
     write_json(Path(retraining_tree.RECORD), asdict(ended))
     if champion.read_champions(project) != known:
         raise Overtaken("the champion was changed by hand, or by another machine, during this retraining")

@@ -24,9 +24,11 @@ def retrain(
     from flows.champions import tree
     from flows.pipeline.plan import check_parameters
     from flows.process.display import Display
+    from flows.repository.tags import refuse_other_projects
     from flows.retraining import outlook, retrain
 
     tree.resolve_followed(Path.cwd(), follow)
+    refuse_other_projects(Path.cwd())
     display, changed = Display(), ", ".join(tree.uncommitted(Path.cwd()) if follow == "HEAD" else ())
     if changed:
         display.warn(f"{changed}: found uncommitted changes, which this retraining does not use; commit them")

@@ -322,7 +322,6 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         (decision.metrics, "best_model", "a"),
         (outlook, "measure_of", "nDCG@10"),
         (champion, "read_champions", [current]),
-        (champion, "next_number", 2),
         (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (outlook, "take_in", None),
         (outlook.measurement, "warn_if_not_comparable", None),

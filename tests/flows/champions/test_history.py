@@ -173,12 +173,12 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
-    monkeypatch.setattr(champion, "next_number", lambda _: len(taken_back) + 1)
     for module in (lock_module, history, decision):
         monkeypatch.setattr(module, "read_blob", lambda _, name, __: committed.get(name))
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     monkeypatch.setattr(decision, "git", lambda *_, **__: "")
+    monkeypatch.setattr(decision, "refuse_other_projects", lambda _: None)
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
     outcome = retrain._retrain_once(
         tmp_path, tree, history.Ended("1", "killed", "", "now"), check=lambda: None, processes=Processes(), display=Display()

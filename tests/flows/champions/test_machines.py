@@ -13,6 +13,7 @@ from flows.champions import champion, history, machines, tree
 from flows.champions.champion import Champion
 from flows.champions.history import Ended, Result
 from flows.repository.git import GitFailed, git
+from flows.repository.tags import TAGS
 
 
 @dataclass
@@ -119,7 +120,7 @@ def test_what_one_crowns_the_other_has(machine_pair: tuple[Machine, Machine]) ->
 def test_the_second_of_two_champions_is_superseded_and_kept(machine_pair: tuple[Machine, Machine]) -> None:
     one, other = machine_pair
     lost = one.record_retraining("promoted", "2 one", 2)
-    theirs = one.refs()[f"{tree.TAGS}2"]
+    theirs = one.refs()[f"{TAGS}2"]
     other.record_retraining("promoted", "2 other", 2)
     assert machines.push(other.folder) == machines.Met()
     assert "the next retraining settles it" in (machines.peek(one.folder) or "")
@@ -297,7 +298,7 @@ def test_killed_between_two_references_the_next_run_goes_on(
     """git renames the locks of a transaction one by one. A lost tag made the superseded record's comparison unreachable."""
     one, other = machine_pair
     one.record_retraining("promoted", "2 one", 2)
-    tag = one.refs()[f"{tree.TAGS}2"]
+    tag = one.refs()[f"{TAGS}2"]
     other.record_retraining("promoted", "2 other", 2)
     machines.push(other.folder)
 

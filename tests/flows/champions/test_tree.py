@@ -10,6 +10,7 @@ import pytest
 from flows.champions import tree
 from flows.champions.tree import hold_for_dry_run, hold_for_retraining, uncommitted
 from flows.repository.git import git
+from flows.repository.tags import TAGS
 from tasks.core.errors import UserError
 
 
@@ -29,7 +30,7 @@ def test_names_that_stand_in_the_way_are_refused_before_anything_runs(tmp_path: 
         tree.prepare(tmp_path, "HEAD", lambda _: None)
     git("tag", "-d", "champion", folder=tmp_path)
     git("update-ref", tree.BRANCH, "HEAD", folder=tmp_path)
-    git("update-ref", f"{tree.TAGS}1", "HEAD", folder=tmp_path)
+    git("update-ref", f"{TAGS}1", "HEAD", folder=tmp_path)
     tree.refuse_taken_names(tmp_path)
 
 
@@ -40,7 +41,7 @@ def test_locks_of_a_dead_git_are_taken_away(tmp_path: Path, monkeypatch: pytest.
     git("add", ".", folder=tmp_path)
     git("commit", "--quiet", "-m", "first", folder=tmp_path)
     packed = tmp_path / ".git/packed-refs.lock"
-    locks = [tmp_path / ".git" / name for name in (f"{tree.BRANCH}.lock", f"{tree.TAGS}7.lock", f"{tree.SUPERSEDED}champion-2-ab.lock")]
+    locks = [tmp_path / ".git" / name for name in (f"{tree.BRANCH}.lock", f"{TAGS}7.lock", f"{tree.SUPERSEDED}champion-2-ab.lock")]
     for lock in (*locks, packed):
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
