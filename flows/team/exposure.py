@@ -15,8 +15,8 @@ from typing import Any
 
 from flows.process.display import text_table
 from flows.process.processes import ask
-from flows.repository.git import git
 from flows.repository.lock import Lock, commit_of, current_lock, entry_digest, lock_of, out_digests, parameters, tracked
+from flows.repository.tags import read_tags
 from flows.storage.cache import cache_folder, digest_of, files_at, listing, object_path, out_with
 from flows.team.lineage import ancestors, recorded_json
 from tasks.core.errors import UserError
@@ -24,7 +24,6 @@ from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.frozen import CODE
 
 HERE = "working tree"
-CHAMPIONS = "refs/tags/champion/"
 SECTIONS = {"pretrain": "pretrain", "train": "rounds", "adore": "adore", "reranker": "rerankers"}  # of params.yaml, by stage
 READ = ("tokens", "near", "corpus", "negatives", "chunks")  # arguments of those stages that name data with records
 KNOWN = ("init-state", "round-state")  # arguments that name lists of known queries, read if only a share of these is replayed
@@ -90,16 +89,16 @@ def show(records: Sequence[str], revision: str | None, *, as_json: bool) -> None
 
 
 def known_locks(revision: str | None = None) -> dict[str, Lock]:
-    """The dvc.lock of `revision`, or those of the working tree and of every champion, by name. Raises UserError if there is none."""
+    """The dvc.lock of `revision`, or those of the working tree and of its champions (`read_tags`), by name. UserError if there is none."""
     if revision:
         lock = lock_of(commit_of(revision), revision)
         if not lock:
             raise UserError(f"revision {revision}: its commit has no dvc.lock; commit it after a run, or omit --rev")
         return {revision: lock}
     locks = {HERE: current_lock()}
-    for name in git("for-each-ref", "--format=%(refname)", CHAMPIONS.rstrip("/")).splitlines():
-        if lock := lock_of(commit_of(name), name):
-            locks[name.removeprefix("refs/tags/")] = lock
+    for tag in read_tags():
+        if lock := lock_of(commit_of(f"refs/tags/{tag.name}"), tag.name):
+            locks[tag.name] = lock
     if not any(locks.values()):
         raise UserError("dvc.lock: not found; run retemper run first, or name a revision with --rev")
     return locks
@@ -233,15 +232,8 @@ def models(locks: Mapping[str, Lock], parts: Iterable[Part]) -> Iterator[Model]:
 
 
 def champions() -> dict[str, str]:
-    """The model of every champion, by tag (champion/N)."""
-    by_tag = {}
-    for line in git("for-each-ref", "--format=%(refname:strip=2)%00%(contents:body)%01", CHAMPIONS.rstrip("/")).split("\x01"):
-        name, _, body = line.strip("\n").partition("\0")
-        try:
-            by_tag[name] = str(json.loads(body)["model"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return by_tag
+    """The model of every champion of this project, by tag (champion/N)."""
+    return {tag.name: str(tag.record["model"]) for tag in read_tags() if "model" in tag.record}
 
 
 def as_text(exposed: Exposure) -> str:

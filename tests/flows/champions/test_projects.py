@@ -14,6 +14,7 @@ from flows.cli.operate.retrain import retrain
 from flows.repository.git import git
 from flows.repository.tags import refuse_other_projects
 from flows.retraining import decision
+from flows.team import exposure
 from tasks.core.errors import UserError
 
 REFUSED = "champion/1 is of law/, another project of this repository, and only one of a repository can be retrained; move this one"
@@ -101,3 +102,11 @@ def test_where_two_projects_meet_nothing_moves(repository: Path) -> None:
         machines.fetch(medicine)
     assert machines.push(medicine).problem == f"git remote origin: branch and tags are not pushed: {REFUSED} to a repository of its own"
     assert champion.read_champions(medicine) == [ours]
+
+
+def test_exposure_does_not_know_champions_of_another_project(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dvc.lock that each had in the other's commit counted as a champion's, under the other's model."""
+    crown(repository / "law", "of_law")
+    for name, locks, models in (("law", ["working tree", "champion/1"], {"champion/1": "of_law"}), ("medicine", ["working tree"], {})):
+        monkeypatch.chdir(repository / name)
+        assert (list(exposure.known_locks()), exposure.champions()) == (locks, models)
