@@ -143,7 +143,8 @@ def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[st
             updates.append(f"update {name} {digest} {local_refs.get(name, ZERO)}" if digest else f"delete {name} {local_refs[name]}")
     if updates:
         move(project, updates)
-    return Met(None, _describe_superseded(ours, lost, new_numbers=new_numbers, latest=latest), bool(lost) or undone)
+    models = {crowned.number: crowned.model for crowned in ours if crowned.number in lost} | undone
+    return Met(None, _describe_superseded(models, new_numbers=new_numbers, latest=latest), bool(models))
 
 
 def _superseded(ours: Sequence[Champion]) -> set[int]:
@@ -157,19 +158,19 @@ def _superseded(ours: Sequence[Champion]) -> set[int]:
 
 def _replayed(
     project: Path, ours: str | None, remote_refs: Mapping[str, str], *, lost: set[int], new_numbers: Mapping[int, int]
-) -> tuple[str | None, bool]:
+) -> tuple[str | None, dict[int, str]]:
     """The branch's new tip: each commit that only we have is made again on top of theirs. Its second parent keeps the former commit.
 
-    Also whether a promotion of ours is superseded: one of `lost`, or one whose tag was replaced with theirs by `git fetch --tags --force`.
-    `new_numbers`: of our other champions, by the former number.
+    Also the model, by number, of each promotion of ours whose tag was replaced with theirs by `git fetch --tags --force`: it is superseded
+    like those of `lost`. `new_numbers`: of our other champions, by the former number.
     """
     theirs = remote_refs.get(BRANCH)
     if not ours or (theirs and is_ancestor(project, ours, theirs)):
-        return theirs, False
+        return theirs, {}
     if not (lost or new_numbers) and (not theirs or is_ancestor(project, theirs, ours)):
-        return ours, False
+        return ours, {}
     latest = _latest(remote_refs) or None
-    tip, gone = theirs, set(lost)
+    tip, undone = theirs, dict[int, str]()
     span = [ours, *([f"^{theirs}"] if theirs else [])]
     for commit in records(project, *span):
         outcome = history.read_outcome(project, commit)
@@ -177,12 +178,13 @@ def _replayed(
         if outcome and outcome.result == "superseded":
             pass  # by a merge that was killed before it had moved all references
         elif outcome and outcome.result == "promoted" and (outcome.champion in lost or (tag and not is_ancestor(project, tag, commit))):
-            gone.add(outcome.champion or 0)
+            if outcome.champion and outcome.champion not in lost:
+                undone[outcome.champion] = outcome.candidate or "unknown"
             reason = (
                 f"{outcome.reason}; superseded: another machine had crowned champion/{latest} by then, so the next retraining decides again"
             )
             outcome = replace(outcome, result="superseded", reason=reason, champion=latest)
-        elif outcome and outcome.champion in gone:
+        elif outcome and outcome.champion in {*lost, *undone}:
             reason = f"{outcome.reason}; that champion/{outcome.champion} is superseded by another machine's champion/{latest}"
             outcome = replace(outcome, reason=reason, champion=None)  # so the next retraining does not take it for the same again
         elif outcome and (number := new_numbers.get(outcome.champion or 0)):
@@ -191,7 +193,7 @@ def _replayed(
         message = git("log", "-1", "--format=%B", commit, folder=project)
         parents = [word for parent in (tip, commit) if parent for word in ("-p", parent)]
         tip = git("commit-tree", content, *parents, text=message, folder=project, env=NOBODY)
-    return tip, bool(gone)
+    return tip, undone
 
 
 def _latest(remote_refs: Mapping[str, str]) -> int:
@@ -211,11 +213,11 @@ def _with_record(project: Path, commit: str, outcome: history.Ended) -> str:
         return git("write-tree", folder=project, env=index)
 
 
-def _describe_superseded(ours: Sequence[Champion], lost: set[int], *, new_numbers: Mapping[int, int], latest: int) -> str:
+def _describe_superseded(models: Mapping[int, str], *, new_numbers: Mapping[int, int], latest: int) -> str:
+    """One line. `models`: those of the superseded champions, by number."""
     parts = [
-        f"champion/{crowned.number} of this machine ({crowned.model}) is superseded by another machine's champion/{latest}"
-        for crowned in ours
-        if crowned.number in lost
+        f"champion/{number} of this machine ({model}) is superseded by another machine's champion/{latest}"
+        for number, model in models.items()
     ]
     parts += [f"champion/{old}, set by hand, is champion/{new} now" for old, new in new_numbers.items()]
     return "another machine retrained at the same time, and its records come first: " + ("; ".join(parts) or "those of this machine follow")

@@ -34,7 +34,7 @@ class Machine:
         tip = tree.resolve(self.folder, tree.BRANCH)
         current = champion.current(self.folder)
         after = number or (current.number if current else None)
-        new = self.commit(json.dumps(asdict(Ended(identity, result, f"{identity} {result}", identity, champion=after))), tip)
+        new = self.commit(json.dumps(asdict(Ended(identity, result, f"{identity} {result}", identity, after, "a"))), tip)
         if number:
             cause = "promoted" if number > 1 else "first"
             replaced = number - 1 or None
@@ -326,7 +326,8 @@ def test_a_promotion_whose_tag_git_has_replaced_is_superseded(machine_pair: tupl
     other.record_retraining("promoted", "2 other", 2)
     machines.push(other.folder)
     git("fetch", "--quiet", "--tags", "--force", folder=one.folder)
-    assert machines.fetch(one.folder).again
+    outcome = machines.fetch(one.folder)
+    assert outcome.again and (outcome.merged or "").endswith("champion/2 of this machine (a) is superseded by another machine's champion/2")
     assert one.records()[2:] == [("2 one", "superseded", 2), ("3 one", "refused", None)]
     assert machines.push(one.folder) == machines.Met()
     assert_one_lineage(one, other)
