@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from flows.champions import champion, history
 from flows.champions.champion import Champion
-from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, ZERO, is_ancestor, move, records
+from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, ZERO, is_ancestor, move, records, resolve
 from flows.repository.git import NOBODY, GitFailed, git
 from flows.repository.tags import TAGS, prefix_of, refuse_other_projects
 from tasks.core.errors import UserError
@@ -173,7 +173,7 @@ def _replayed(
     tip, undone = theirs, dict[int, str]()
     span = [ours, *([f"^{theirs}"] if theirs else [])]
     for commit in records(project, *span):
-        outcome = history.read_outcome(project, commit)
+        outcome = _numbered_as_here(project, commit, new_numbers)
         tag = remote_refs.get(f"{TAGS}{outcome.champion}") if outcome else None
         if outcome and outcome.result == "superseded":
             pass  # by a merge that was killed before it had moved all references
@@ -194,6 +194,16 @@ def _replayed(
         parents = [word for parent in (tip, commit) if parent for word in ("-p", parent)]
         tip = git("commit-tree", content, *parents, text=message, folder=project, env=NOBODY)
     return tip, undone
+
+
+def _numbered_as_here(project: Path, commit: str, new_numbers: Mapping[int, int]) -> history.Ended | None:
+    """The record of a commit. If a merge that was killed before it moved the tags has renumbered its champion: with the former number."""
+    outcome = history.read_outcome(project, commit)
+    if outcome and outcome.champion and resolve(project, f"{commit}^2"):
+        before = _numbered_as_here(project, f"{commit}^2", new_numbers)
+        if before and before.id == outcome.id and before.champion in new_numbers:
+            return replace(outcome, champion=before.champion)
+    return outcome
 
 
 def _latest(remote_refs: Mapping[str, str]) -> int:

@@ -291,6 +291,17 @@ def test_killed_half_way_the_next_run_goes_on(machine_pair: tuple[Machine, Machi
     assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
 
 
+def fetch_and_die(machine: Machine, monkeypatch: pytest.MonkeyPatch, done: int) -> None:
+    def move_some(folder: Path, updates: list[str]) -> None:
+        tree.move(folder, updates[:done])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machines, "move", move_some)
+        with pytest.raises(KeyboardInterrupt):
+            machines.fetch(machine.folder)
+
+
 @pytest.mark.parametrize("done", [1, 2])
 def test_killed_between_two_references_the_next_run_goes_on(
     machine_pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, done: int
@@ -301,15 +312,7 @@ def test_killed_between_two_references_the_next_run_goes_on(
     tag = one.refs()[f"{TAGS}2"]
     other.record_retraining("promoted", "2 other", 2)
     machines.push(other.folder)
-
-    def move_some(folder: Path, updates: list[str]) -> None:
-        tree.move(folder, updates[:done])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(machines, "move", move_some)
-        with pytest.raises(KeyboardInterrupt):
-            machines.fetch(one.folder)
+    fetch_and_die(one, monkeypatch, done)
     machines.fetch(one.folder)
     assert machines.push(one.folder).problem is None
     assert_one_lineage(one, other)
@@ -333,15 +336,19 @@ def test_a_promotion_whose_tag_git_has_replaced_is_superseded(machine_pair: tupl
     assert_one_lineage(one, other)
 
 
-def test_a_refusal_against_a_choice_by_hand_follows_its_number(machine_pair: tuple[Machine, Machine]) -> None:
+@pytest.mark.parametrize("kills", [0, 2])
+def test_refusals_follow_choices_by_hand(machine_pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, kills: int) -> None:
     one, other = machine_pair
-    one.crown_by_hand("set", 2, replaced=1, previous=1)
-    one.record_retraining("refused", "3 one")
+    for number in (2, 3):
+        one.crown_by_hand("set", number, replaced=number - 1, previous=number - 1)
+        one.record_retraining("refused", f"{number} one")
     other.record_retraining("promoted", "2 other", 2)
     machines.push(other.folder)
+    for _ in range(kills):
+        fetch_and_die(one, monkeypatch, done=1)  # the branch has the new numbers, the tags have not
     machines.fetch(one.folder)
-    assert one.champions()[-1] == (3, "set", "by hand 2 of clone0")
-    assert one.records()[-1] == ("3 one", "refused", 3), "champion/2 is another model now"
+    assert one.champions()[-2:] == [(3, "set", "by hand 2 of clone0"), (4, "set", "by hand 3 of clone0")]
+    assert one.records()[-2:] == [("2 one", "refused", 3), ("3 one", "refused", 4)], "champion/2 is another model now"
 
 
 def test_a_third_machine_that_pushes_in_between(
