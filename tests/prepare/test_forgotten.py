@@ -256,3 +256,23 @@ def test_a_batch_is_set_aside_before_its_records_go(
     for batch in sorted(inbox.iterdir()):  # as the next `retemper forget` does
         withdraw_records("batch", batch, MARKS, dry=False)
     assert [path for path in inbox.rglob("*") if path.is_file()] == [] and [path.name for path in inbox.iterdir()] == [".1"]
+
+
+@pytest.mark.parametrize("name", ["negatives.tsv", "qrels/train.tsv"])
+@pytest.mark.parametrize("rest", ["", "q1\td0\t1\n"])
+@pytest.mark.parametrize("table", [{"corpus.csv": "id,text\nd0,other\n"}, {}], ids=["both forms", "two names"])
+def test_a_file_that_is_read_twice_loses_its_records_once(
+    write_files: Callable[[dict[str, str | bytes]], Path], name: str, rest: str, table: dict[str, str | bytes]
+) -> None:
+    """A batch of both forms is never merged, but may be in quarantine. A file of one form may have a second name within the batch."""
+    head, query = "query-id\tcorpus-id\tscore\n", lines({"_id": "q1", "text": "x"})
+    batch = write_files({f"inbox/1/{name}": f"{head}q1\td1\t1\n{rest}", "inbox/1/queries.jsonl": query}) / "inbox/1"
+    if table:
+        write_files({f"inbox/1/{file}": content for file, content in table.items()})
+    else:
+        (batch / name).with_name("negatives.tsv.gz" if name == "negatives.tsv" else "dev.tsv").symlink_to(Path(name).name)
+    counts, *_ = withdraw_records("batch", batch, MARKS, dry=False)
+    assert counts[str(batch / name)] == 1 and len(counts) == (1 if table else 2)
+    left = {file.relative_to(batch).as_posix(): file.read_bytes() for file in batch.rglob("*") if file.is_file() and not file.is_symlink()}
+    kept = {name: f"{head}{rest}".encode()} if rest else {}
+    assert left == {"queries.jsonl": query, **{file: str(text).encode() for file, text in table.items()}, **kept}

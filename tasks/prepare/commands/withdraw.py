@@ -85,9 +85,9 @@ def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bo
         moved = place / path.relative_to(folder)
         target = moved.resolve()
         if kind == "batch" and not found[form, name, path].keeps:
-            target.unlink()
+            target.unlink(missing_ok=True)  # a file of both forms, or with two names, may be gone
             moved.unlink(missing_ok=True)
-        else:
+        elif target.exists():
             _rewrite(target, (record.raw for record in records(form, name, moved, marks) if record.taken is None))
     if place.name.endswith(EMPTIED):
         delete(place)
