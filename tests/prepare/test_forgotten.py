@@ -276,3 +276,16 @@ def test_a_file_that_is_read_twice_loses_its_records_once(
     left = {file.relative_to(batch).as_posix(): file.read_bytes() for file in batch.rglob("*") if file.is_file() and not file.is_symlink()}
     kept = {name: f"{head}{rest}".encode()} if rest else {}
     assert left == {"queries.jsonl": query, **{file: str(text).encode() for file, text in table.items()}, **kept}
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_file_behind_an_absolute_link_into_its_batch_goes(write_files: Callable[[dict[str, str | bytes]], Path], is_linked: bool) -> None:
+    """The batch is set aside first, which breaks the link. `is_linked`: the batch is a link, too."""
+    name = "share/1" if is_linked else "inbox/1"
+    top = write_files({f"{name}/all.jsonl": lines({"_id": "d1", "text": "secret"}), "inbox/README": "about it"})
+    (top / name / "corpus.jsonl").symlink_to(top / name / "all.jsonl")
+    if is_linked:
+        (top / "inbox/1").symlink_to(top / name)
+    batch = top / "inbox/1"
+    assert withdraw_records("batch", batch, MARKS, dry=False).counts == {str(batch / "corpus.jsonl"): 1}
+    assert not batch.exists() and [*batch.with_name(".1").iterdir()] == []

@@ -80,15 +80,15 @@ def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bo
     if dry:
         return withdrawn
     is_emptied = kind == "batch" and bool(affected) and not any(file.keeps for file in found.values())
+    former = folder.resolve()
     place = _set_aside(folder) if is_emptied else folder
-    for form, name, path in affected:
-        moved = place / path.relative_to(folder)
-        target = moved.resolve()
-        if kind == "batch" and not found[form, name, path].keeps:
-            target.unlink(missing_ok=True)  # a file of both forms, or with two names, may be gone
+    for (form, name, path), target in affected.items():
+        if kind == "batch" and not found[form, name, path].keeps:  # a file of both forms, or with two names, may be gone
+            moved = place.resolve() / target.relative_to(former) if target.is_relative_to(former) else target
             moved.unlink(missing_ok=True)
+            (place / path.relative_to(folder)).unlink(missing_ok=True)
         elif target.exists():
-            _rewrite(target, (record.raw for record in records(form, name, moved, marks) if record.taken is None))
+            _rewrite(target, (record.raw for record in records(form, name, path, marks) if record.taken is None))
     if place.name.endswith(EMPTIED):
         delete(place)
     return withdrawn
