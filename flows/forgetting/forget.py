@@ -120,7 +120,8 @@ def forget(
                 withdraw_records(kind, folders, plan.marks, dry=False)
             for folder in folders:
                 if not folder.exists():
-                    tell(f"{folder}: nothing was left of this batch; set aside as .{folder.name}, so retrainings go on without it")
+                    where = f"under a name that begins with .{folder.name}"
+                    tell(f"{folder}: no record was left, so retrainings go on without this batch; its other files, if any, are {where}")
         remove(plan, store, root)
         source_folders = [folder for _, folders in plan.sources for folder in folders]
         remove_strays(plan.strays, store, tell)

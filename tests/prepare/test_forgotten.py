@@ -289,3 +289,26 @@ def test_a_file_behind_an_absolute_link_into_its_batch_goes(write_files: Callabl
     batch = top / "inbox/1"
     assert withdraw_records("batch", batch, MARKS, dry=False).counts == {str(batch / "corpus.jsonl"): 1}
     assert not batch.exists() and [*batch.with_name(".1").iterdir()] == []
+
+
+@pytest.mark.parametrize("kind", ["beir", "batch"])
+def test_a_folder_with_the_ending_of_an_emptied_batch_stays(write_files: Callable[[dict[str, str | bytes]], Path], kind: str) -> None:
+    kept = lines({"_id": "d2", "text": "x"})
+    folder = write_files({"notes.emptied/corpus.jsonl": lines({"_id": "d1", "text": "secret"}) + kept}) / "notes.emptied"
+    withdraw_records(kind, folder, MARKS, dry=False)
+    assert (folder / "corpus.jsonl").read_bytes() == kept
+
+
+def test_other_files_of_a_batch_stay_if_one_of_its_name_was_set_aside(write_files: Callable[[dict[str, str | bytes]], Path]) -> None:
+    corpus, others = lines({"_id": "d1", "text": "secret"}), {"README.md": "mine", "raw/1.xlsx": "source"}
+    for _ in range(3):
+        inbox = write_files({f"inbox/1/{name}": content for name, content in {"corpus.jsonl": corpus, **others}.items()}) / "inbox"
+        for batch in sorted(inbox.iterdir()):
+            withdraw_records("batch", batch, MARKS, dry=False)
+    (inbox / "1").mkdir()
+    (inbox / "1/corpus.jsonl").write_bytes(corpus)
+    withdraw_records("batch", inbox / "1", MARKS, dry=False)
+    places = [".1", ".1.emptied", ".1.emptied.emptied"]
+    assert sorted(path.name for path in inbox.iterdir()) == places
+    left = {file.relative_to(inbox).as_posix() for file in inbox.rglob("*") if file.is_file()}
+    assert left == {f"{place}/{name}" for place in places for name in others}

@@ -36,7 +36,7 @@ from tasks.prepare.readers.csv_tables import NAMES
 from tasks.prepare.readers.lines import BOM
 
 CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")  # DVC's name of a file in its cache
-EMPTIED = ".emptied"  # ends the name of a batch that is removed
+EMPTIED = ".emptied"  # ends the name of a batch that is removed unless it has other files
 Taken = str | None  # the text of a record to remove (blank for one without text, and for a judgment); None: the record stays
 
 
@@ -89,19 +89,22 @@ def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bo
             (place / path.relative_to(folder)).unlink(missing_ok=True)
         elif target.exists():
             _rewrite(target, (record.raw for record in records(form, name, path, marks) if record.taken is None))
-    if place.name.endswith(EMPTIED):
+    is_aside = kind == "batch" and place.name.startswith(".") and place.name.endswith(EMPTIED)
+    if is_aside and all(path.is_dir() for path in place.rglob("*")):  # any other file is the user's
         delete(place)
     return withdrawn
 
 
 def _set_aside(batch: Path) -> Path:
     """Rename a batch to begin with a dot, so that retrainings go on without it: a missing or empty one stops them. Return its new place,
-    which ends in EMPTIED if one of that name has been set aside before.
+    which ends in EMPTIED, once or more, if one of that name has been set aside before.
     """
     if batch.name.startswith("."):
         return batch
     aside = batch.with_name(f".{batch.name}")
-    return batch.rename(aside.with_name(f"{aside.name}{EMPTIED}") if aside.exists() else aside)
+    while aside.exists():
+        aside = aside.with_name(f"{aside.name}{EMPTIED}")
+    return batch.rename(aside)
 
 
 def _target(path: Path) -> Path:
