@@ -5,8 +5,10 @@ as long as the batch's files, the source, and all batches of the last merge are 
 what it lacked may have come. A shift that was found stays found, whatever a later champion's vectors would say.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from flows.batches.foreseen import settings_of
@@ -186,7 +188,8 @@ def _inbox(intake: Intake, source: str, project: Path) -> Inbox:
     sections = read_yaml(PARAMS) if PARAMS.exists() else {}
     rules = settings_of(sections, whole=intake.mode == "replace")
     marks = read_marks() | read_marks(project / FORGOTTEN)  # of records forgotten in the project, perhaps not yet in the worktree's commit
-    return Inbox(project, intake, absolute(source, project), rules, marks, print, Processes())
+    say = partial(print, file=sys.stderr)  # standard output may be JSON
+    return Inbox(project, intake, absolute(source, project), rules, marks, say, Processes())
 
 
 def _with_paths(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:

@@ -60,7 +60,7 @@ def test_a_file_browser_writes_no_batch_and_rsync_does(project: Path, monkeypatc
     assert [batch.state for batch in list_batches(rule, SOURCE, project)] == ["being written"], "nothing else is there yet"
 
 
-def test_names_that_are_not_utf8_stop_nothing(project: Path) -> None:
+def test_names_that_are_not_utf8_stop_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of an old archive, or a share of Windows."""
     other = project / "inbox" / os.fsdecode(b"M\xe4rz")
     other.mkdir()
@@ -71,7 +71,9 @@ def test_names_that_are_not_utf8_stop_nothing(project: Path) -> None:
     (batch,) = take_in(RULE, SOURCE, project, say=said.append).batches
     assert (batch.name, batch.state, batch.by) == ("1", "accepted", "hand")
     assert said == [f"{project}/inbox/M\\xe4rz: found a name that is not UTF-8, so this batch is left out; rename it"]
+    capsys.readouterr()
     assert [batch.name for batch in list_batches(RULE, SOURCE, project)] == ["1"]
+    assert capsys.readouterr() == ("", f"{said[0]}\n"), "standard output is JSON with --json"
     other.rename(project / "inbox/März")
     assert [batch.name for batch in take()] == ["1", "März"]
 
