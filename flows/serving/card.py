@@ -33,10 +33,11 @@ def write_card(project: Path, now: Champion, folder: Path) -> None:
     """Write README.md into the folder of an export."""
     lock = champion.lock_at(project, now.commit)
     source = json.loads(read_blob(now.commit, "data/source.json", project) or "{}")
-    stats: dict[str, Any] = {}
-    with suppress(UserError):  # neither in the cache nor on the remote: the card says less
+    stats, measured = dict[str, Any](), now.metrics
+    with suppress(UserError):  # not in the cache, and not on the remote, or that is unavailable: the card says less
         stats = champion.read_out(project, now.commit, "data/corpus/stats.json")
-    measured = now.metrics or champion.metrics_of(project, now.commit, now.model)  # older records of a champion set by hand have none
+    with suppress(UserError):
+        measured = measured or champion.metrics_of(project, now.commit, now.model)  # older records of a champion set by hand have none
     export = read_record(folder)
     steps = steps_of(lock, export)
     records = makings.read(cache_of(project), [entry_digest(lock[name]) for name in steps])
