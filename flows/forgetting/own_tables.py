@@ -39,14 +39,14 @@ def inbox_entries() -> list[Path]:
 def unavailable_places() -> Iterator[str]:
     """A line for the data set's folder, and one for the inbox, if it cannot be read now: a share may not be mounted."""
     kind, _, place = _source().partition(":")
-    remedy = "may still have the records; mount it, then run retemper forget again"
+    remedy, again = "may still have the records; mount it, or if", "; then run retemper forget again"
     if kind in FOLDERS and _is_empty(local_path(place)):
-        yield f"dataset.source {kind}:{place}: unavailable, so it {remedy}"
+        yield f"dataset.source {kind}:{place}: unavailable, so it {remedy} it was deleted, change dataset.source in params.yaml{again}"
     inbox = _inbox()
     if inbox and not inbox.is_dir():
-        yield f"intake.inbox {inbox}: unavailable, so its batches {remedy}"
+        yield f"intake.inbox {inbox}: unavailable, so its batches {remedy} it was deleted, create an empty one{again}"
     elif inbox and _is_empty(inbox) and not _is_empty(ACCEPTED):
-        yield f"intake.inbox {inbox}: found no batch, so those accepted before {remedy}, or if there are none: rm -r {ACCEPTED}"
+        yield f"intake.inbox {inbox}: found no batch, so those accepted before {remedy} there are none: rm -r {ACCEPTED}{again}"
 
 
 def _inbox() -> Path | None:

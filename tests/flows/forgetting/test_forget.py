@@ -293,7 +293,8 @@ def test_a_source_that_is_not_mounted_leaves_work_to_do(dvc_project: Any, tiny_c
     document = next(iter(tiny_corpus.qrels["train"].values()))
     Path("beir").rename(tmp_path / "beir")
     result = dvc_project.retemper("forget", document, "--yes")
-    line = "dataset.source beir:beir: unavailable, so it may still have the records; mount it, then run retemper forget again"
+    line = "dataset.source beir:beir: unavailable, so it may still have the records; mount it, or if it was deleted, "
+    line += "change dataset.source in params.yaml; then run retemper forget again"
     assert result.status == 1 and f"note: {line}" in result.out.replace("\n", " ") and "Next: git add" not in result.out, result
     (tmp_path / "beir").rename("beir")
     result = dvc_project.retemper("forget", "--yes")

@@ -97,10 +97,10 @@ def test_a_folder_that_is_not_mounted_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("dataset: {source: 'beir:share/data'}\n")
     (tmp_path / "retraining.yaml").write_text("intake: {inbox: share/inbox}\n")
-    remedy = "may still have the records; mount it, then run retemper forget again"
+    remedy, again = "may still have the records; mount it, or if", "; then run retemper forget again"
     lines = [
-        f"dataset.source beir:share/data: unavailable, so it {remedy}",
-        f"intake.inbox share/inbox: unavailable, so its batches {remedy}",
+        f"dataset.source beir:share/data: unavailable, so it {remedy} it was deleted, change dataset.source in params.yaml{again}",
+        f"intake.inbox share/inbox: unavailable, so its batches {remedy} it was deleted, create an empty one{again}",
     ]
     assert list(own_tables.unavailable_places()) == lines
     for name in ("data", "inbox"):
@@ -111,10 +111,8 @@ def test_a_folder_that_is_not_mounted_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / own_tables.ACCEPTED).mkdir(parents=True)
     (tmp_path / own_tables.ACCEPTED / "1.json").touch()
     (line,) = own_tables.unavailable_places()
-    assert (
-        line
-        == f"intake.inbox share/inbox: found no batch, so those accepted before {remedy}, or if there are none: rm -r .retemper/accepted"
-    )
+    expected = f"found no batch, so those accepted before {remedy} there are none: rm -r .retemper/accepted{again}"
+    assert line == f"intake.inbox share/inbox: {expected}"
     (tmp_path / "share/inbox/1").mkdir()
     assert list(own_tables.unavailable_places()) == []
     (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
