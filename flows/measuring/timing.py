@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -170,4 +171,13 @@ def device_name(environment: Mapping[str, str], slot: str | None) -> str:
         return ""
     if "CUDA_VISIBLE_DEVICES" in environment:  # empty: its workers are on a Ray cluster
         return environment["CUDA_VISIBLE_DEVICES"]
-    return os.environ.get("CUDA_VISIBLE_DEVICES") or "0"
+    return ",".join(visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", ""))) or "0"
+
+
+def visible_gpus(names: str) -> list[str]:
+    """The GPUs that CUDA takes from the value of CUDA_VISIBLE_DEVICES; it ignores the first name that is invalid, and all after it."""
+    return list(takewhile(_is_gpu, filter(None, map(str.strip, names.split(",")))))
+
+
+def _is_gpu(name: str) -> bool:
+    return not name.startswith("-") and name != "NoDevFiles"

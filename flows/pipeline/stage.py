@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import TextIO
 
+from flows.measuring.timing import visible_gpus
 from flows.process.display import Outcome
 from flows.process.prepared import python
 from flows.process.problems import Problems
@@ -108,14 +108,9 @@ def _gpus(runtime: Runtime) -> list[str]:
         return [""]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return list(takewhile(_is_gpu, filter(None, map(str.strip, visible.split(",")))))
+        return visible_gpus(visible)
     tool = shutil.which("nvidia-smi")
     return _numbers([tool, "--query-gpu=index", "--format=csv,noheader"]) if tool else []
-
-
-def _is_gpu(name: str) -> bool:
-    """Whether CUDA takes a name of CUDA_VISIBLE_DEVICES for a GPU; it ignores the first that is invalid, and all after it."""
-    return not name.startswith("-") and name != "NoDevFiles"
 
 
 def _numbers(command: list[str]) -> list[str]:

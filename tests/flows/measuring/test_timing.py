@@ -106,3 +106,6 @@ def test_devices_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
     assert device_name({}, "device") == "5,6"
     assert device_name({"CUDA_VISIBLE_DEVICES": ""}, "device") == ""
+    for hidden in ("-1", "NoDevFiles", "-1,2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert device_name({}, "device") == "0", "CUDA finds no GPU, so the stage runs on the CPU"
