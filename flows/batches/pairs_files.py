@@ -47,7 +47,8 @@ LEAKING = re.compile(r"\bquery '([^']*)' (?=has the text|is judged)")
 class PairsFiles:
     """The files of pairs of a project. `source`: its data set, with an absolute path; `marks`: of forgotten records.
 
-    `alone`: each file is a data set by itself, so the data set is not read.
+    `alone`: each file is a data set by itself, so the data set is not read. `place`: where folders of batches are, if not in the project's
+    FOLDER: their ids depend on which other batches there are.
     """
 
     project: Path
@@ -55,6 +56,7 @@ class PairsFiles:
     marks: Collection[str] = ()
     alone: bool = False
     processes: Processes = field(default_factory=Processes)
+    place: Path | None = None
 
     def spec(self, path: Path) -> str:
         """The SPEC of a file of the inbox, with the columns that the data set's SPEC names. A link keeps its name."""
@@ -113,7 +115,8 @@ class PairsFiles:
 
     def _place(self, path: Path) -> Path:
         key = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
-        return (self.project / FOLDER / key / path.name).resolve()
+        folder = self.project / FOLDER if self.place is None or self._is_source(path) else self.place
+        return (folder / key / path.name).resolve()
 
     def _write(self, source: str, base: str, *, replaced: Replaced, folder: Path) -> None:
         output = list[str]()

@@ -116,20 +116,23 @@ def list_batches(intake: Intake, source: str, project: Path) -> list[Batch]:
 
 
 def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
-    """The folders of the batches that a retraining merges, in that order: all complete ones that this machine does not keep out.
+    """The batches that a retraining merges, in that order: all complete ones that this machine does not keep out.
 
     Raises UserError if the inbox is unavailable.
     """
     inbox = _inbox(intake, source, project)
     verdicts = {path: inbox.verdict(path) for path in inbox.complete_batches()}
-    return [inbox.files.folder(path) for path, batch in verdicts.items() if not (batch and batch.state == "quarantined")]
+    return [path for path, batch in verdicts.items() if not (batch and batch.state == "quarantined")]
 
 
-def data_folder(intake: Intake, source: str, project: Path) -> Path:
-    """The folder of the data set that batches are merged with. Raises UserError if it has none."""
+def folders_to_merge(intake: Intake, source: str, project: Path, *, chosen: Sequence[Path], place: Path) -> list[Path]:
+    """The folders of the data set and of `chosen` batches, as a retraining that has no other batch merges them.
+
+    Those made from files of pairs are below `place`, where no retraining reads them. Raises UserError if batches cannot be merged.
+    """
     inbox = _inbox(intake, source, project)
     inbox.refuse_unmergeable()
-    return inbox.folders(inbox.sources)[0]
+    return replace(inbox.files, place=place).folders([*inbox.sources, *chosen])
 
 
 def known_records(intake: Intake, source: str, project: Path) -> Known | None:

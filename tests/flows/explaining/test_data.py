@@ -1,10 +1,14 @@
 """The data of a past run, found again in an inbox."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.explaining.data import Inbox
+from flows.intake.inbox import take_in
+from flows.intake.settings import Gate, Intake
+from flows.parameters.sources import Memory, describe, list_dataset
 
 
 def test_files_of_pairs_are_batches_of_a_past_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +24,30 @@ def test_files_of_pairs_are_batches_of_a_past_run(tmp_path: Path, monkeypatch: p
     texts = Path(first.spec.removeprefix("beir:"), "corpus.jsonl").read_text()
     assert [text in texts for text in ("eins", "x a", "x b")] == [True, True, False]
     assert Inbox().find(first.entry).batches == ("a.csv",)
+
+
+def test_data_from_before_a_correction_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later batch gives an id of the data set another text, so an earlier batch's row gets an id of its own, but not in earlier data."""
+    monkeypatch.chdir(tmp_path)
+    rule = Intake(inbox="inbox", gate=Gate(shift=None, duplicates=None))
+    Path("params.yaml").write_text("dataset: {source: 'pairs:base.csv'}\n")
+    Path("retraining.yaml").write_text("intake: {inbox: inbox, gate: {shift: null, duplicates: null}}\n")
+    Path("inbox").mkdir()
+
+    head = "id,query_id,query,passage,split\n"
+    Path("base.csv").write_text(f"{head}7,q7,when open?,at nine,train\n1,q1,dev,the dev answer,dev\n2,q2,test,the test answer,test\n")
+
+    def retrain_with(file: str, row: str) -> tuple[str, dict[str, Any]]:
+        Path(file).write_text(f"{head}{row}\n")
+        spec = take_in(rule, "pairs:base.csv", tmp_path, say=lambda _: None).spec
+        return Path(spec.removeprefix("beir:"), "corpus.jsonl").read_text(), describe(spec, list_dataset(spec), Memory())
+
+    earlier, entry = retrain_with("inbox/b1.csv", "9,q9,branch hours?,at nine,train")
+    later, _ = retrain_with("inbox/b3.csv", "7,q7,when open?,at ten,train")
+    assert '"9"' not in earlier and '"9"' in later
+    (read_by_retraining,) = Path(".retemper/pairs").glob("*/b1.csv/corpus.jsonl")
+    data = Inbox().find(entry)
+    assert data.batches == ("b1.csv",) and data.available
+    assert '"9"' in read_by_retraining.read_text(), "the folder that a retraining reads stays as it is"
+    assert Path(data.spec.removeprefix("beir:"), "corpus.jsonl").read_text() == earlier
+    assert Path(Inbox().merge(["b1.csv", "b3.csv"]).spec.removeprefix("beir:"), "corpus.jsonl").read_text() == later
