@@ -66,10 +66,13 @@ def serve(settings: Settings) -> int:
 
 @contextmanager
 def own_folder(name: str) -> Iterator[Path]:
-    """A place for a folder that this process alone uses, and that is removed at its end. So are those of this machine's killed ones."""
+    """A place for a folder that this process alone uses, and that is removed at its end.
+
+    Folders that killed servers of this machine left are removed first.
+    """
     machine = FOLDER / platform.node()
     for lock in sorted(machine.glob("*.lock")):
-        with suppress(UserError), locks.wait_and_hold(lock, seconds=0):  # UserError: its server is alive
+        with suppress(UserError, OSError), locks.wait_and_hold(lock, seconds=0):  # its server is alive, or it is another user's
             shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
             lock.unlink()
     folder, lock = machine / name, machine / f"{name}.lock"

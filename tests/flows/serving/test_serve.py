@@ -237,6 +237,8 @@ def test_a_server_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     killed = serve.FOLDER / platform.node() / "127.0.0.1-4001"
     killed.mkdir(parents=True)
     Path(f"{killed}.lock").touch()
+    of_another_user = killed.with_name("127.0.0.1-80.lock")
+    of_another_user.mkdir()  # cannot be opened for writing, even by root
     with serve.own_folder("127.0.0.1-8080") as first, monkeypatch.context() as patch:
         first.mkdir()
         assert not killed.exists() and not Path(f"{killed}.lock").exists()
@@ -245,6 +247,7 @@ def test_a_server_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         patch.setattr(platform, "node", lambda: "elsewhere")
         with serve.own_folder("127.0.0.1-8080") as other:
             assert first.is_dir() and other != first
+    of_another_user.rmdir()
     assert [path for path in serve.FOLDER.rglob("*") if path.parent != serve.FOLDER] == []
 
 
