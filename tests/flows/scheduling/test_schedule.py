@@ -115,6 +115,22 @@ def test_a_time_zone_without_a_name_is_refused_by_its_variable(monkeypatch: pyte
         schedule.local_timezone()
 
 
+def test_an_interval_needs_no_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC0")
+    zones: list[str] = []
+
+    def check(found: Schedule) -> None:
+        zones.append(found.timezone)
+        raise UserError("seen")
+
+    monkeypatch.setattr(schedule, "check", check)
+    with pytest.raises(UserError, match=r"^seen$"):
+        schedule.serve(None, 3600, "n", follow="main")
+    assert zones == ["UTC"]
+    with pytest.raises(UserError, match=r"^TZ=UTC0: "):
+        schedule.serve("0 3 * * 1", None, "n", follow="main")
+
+
 def test_a_time_zone_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", f":{tmp_path}/share/zoneinfo/Europe/Berlin")
     assert schedule.local_timezone() == "Europe/Berlin"
