@@ -129,15 +129,28 @@ def stages_in_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
 
     def belongs(name: str) -> bool:
         stage, at, key = name.partition("@")
-        foreach = stages.get(stage, {}).get("foreach")  # ${rounds}, or ${own.names} in a graph that a team has extended
-        keys: Any = foreach
-        if isinstance(foreach, str):
-            keys = sections
-            for part in foreach.strip("${}").split("."):
-                keys = keys.get(part) if isinstance(keys, Mapping) else None
-        return stage in stages and (not at or "matrix" in stages[stage] or key in map(str, keys or ()))
+        if not at or stage not in stages:
+            return stage in stages
+        keys = _foreach_keys(stages[stage]["foreach"], sections) if "foreach" in stages[stage] else None
+        return ("foreach" in stages[stage] or "matrix" in stages[stage]) and (keys is None or key in keys)
 
     return {name: entry for name, entry in lock.items() if belongs(name)}
+
+
+def _foreach_keys(foreach: Any, sections: Mapping[str, Any]) -> set[str] | None:
+    """The keys that DVC makes from a stage's foreach: ${rounds}, or ${own.names} in a graph that a team has extended.
+
+    None if they are unknown, as where they are of another file than params.yaml, or are no plain strings and whole numbers.
+    """
+    keys = foreach
+    if isinstance(foreach, str):
+        keys = sections
+        for part in foreach.strip("${}").split("."):
+            if not isinstance(keys, Mapping) or part not in keys:
+                return None
+            keys = keys[part]
+    is_known = isinstance(keys, Mapping | list) and all(type(key) in (str, int) and "${" not in str(key) for key in keys)
+    return set(map(str, keys)) if is_known else None
 
 
 def _mapping(name: str, text: str) -> Mapping[str, Any]:
