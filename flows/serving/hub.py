@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.serving.card import CARD, is_edited
+from flows.serving.card import CARD, MARK, is_edited
 from tasks.core.errors import Corrupt, Invalid, Missing, Unavailable, UserError, printable
 from tasks.core.models.export import RECORD, Export, read_record, write_record
 
@@ -41,7 +41,8 @@ def push(folder: Path, repo: str) -> str:
             paths = files_by_hub_name(folder, export) | {RECORD: Path(scratch) / RECORD}
             url = api.create_repo(repo, private=True, exist_ok=True)
             present = set(api.list_repo_files(repo))
-            keeps_card = CARD in present and is_edited(_read(api, repo, CARD, scratch=Path(scratch) / "former"))
+            card = _read(api, repo, CARD, scratch=Path(scratch) / "former") if CARD in present else None
+            keeps_card = card is not None and is_edited(card)
             if keeps_card:
                 paths.pop(CARD, None)
             additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in sorted(paths.items())]
@@ -53,11 +54,10 @@ def push(folder: Path, repo: str) -> str:
     except (OSError, httpx.HTTPError, ValueError) as error:
         line = printable(" ".join(str(error).replace(os.environ[TOKEN], "***").split())) or type(error).__name__
         raise Unavailable(f"--push-to-hub {repo}: not pushed ({line[:300]}); the folder {folder} is complete, push it again") from None
-    return (
-        f"{url} ({CARD} there differs from what Retemper wrote, and is kept; delete it there before a push to get the new one)"
-        if keeps_card
-        else str(url)
-    )
+    if card is None or not keeps_card:
+        return str(url)
+    found = "differs from what Retemper wrote" if MARK in card else "was written by hand, or by an earlier version of Retemper"
+    return f"{url} ({CARD} there {found}, and is kept; delete it there before a push to get the new one)"
 
 
 def former_files(api: Any, repo: str, present: set[str], *, scratch: Path) -> set[str]:

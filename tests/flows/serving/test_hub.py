@@ -57,6 +57,8 @@ def test_a_card_that_was_edited_on_the_hub_is_kept(tmp_path: Path, monkeypatch: 
     fake_hub.files["model.safetensors"] = b"another"
     assert hub.push(folder, "me/x").startswith("https://hub.example/me/x (README.md there differs from what Retemper wrote, and is kept;")
     assert fake_hub.files["README.md"] == edited and fake_hub.files["model.safetensors"] != b"another"
+    fake_hub.files["README.md"] = b"# star\n"
+    assert " (README.md there was written by hand, or by an earlier version of Retemper, and is kept; " in hub.push(folder, "me/x")
 
 
 def test_a_router_of_another_export_is_refused(tmp_path: Path) -> None:
