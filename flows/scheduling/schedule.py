@@ -73,8 +73,7 @@ def serve(
 ) -> int:
     """Run retrainings on a schedule until a signal ends it; with `pool`, only set up its workers to do so. Return the exit status."""
     follow = current_branch(Path.cwd()) if follow is None else follow
-    zone = timezone or (local_timezone() if cron is not None else "UTC")  # an interval does not depend on it
-    schedule = Schedule(name or default_name(), cron, interval, zone, follow)
+    schedule = Schedule(name or default_name(), cron, interval, timezone or (local_timezone() if cron else "UTC"), follow)
     check(schedule)
     tree.resolve_followed(Path.cwd(), follow)
     read_retraining()
