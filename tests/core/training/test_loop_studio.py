@@ -28,7 +28,11 @@ def test_curves_stay_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"{}"})
 
-    for command in ("init -q", "remote add origin https://example.invalid/me/private.git", "commit -q --allow-empty -m one"):
+    for command in (
+        "init -q",
+        "remote add origin https://example.invalid/me/private.git",
+        "-c user.name=a -c user.email=a commit -q --allow-empty -m one",
+    ):
         subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
