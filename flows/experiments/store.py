@@ -15,6 +15,7 @@ from typing import Any
 from flows.process.display import text_table
 from flows.repository.git import git
 from flows.repository.lock import Lock, lock_of, mapping_at
+from flows.repository.tags import prefix_of
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact_path
@@ -25,7 +26,7 @@ from tasks.core.plurals import counted
 PARAMS = "params.yaml"
 REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/([^/]+)")
 INPUTS = "Retemper-Inputs: "  # trailer of an experiment's message: digest of what it was computed from
-PROJECT = "Retemper-Project: "  # likewise: the project's folder in its repository; older messages have none
+PROJECT = "Retemper-Project: "  # likewise: the project's folder in its repository, ./ or such as ./law/; older messages have none
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def save(tree: Path, baseline: str, name: str, *, inputs: str, files: Sequence[s
         content = git("write-tree", folder=tree, env={"GIT_INDEX_FILE": path})
     finally:
         Path(path).unlink(missing_ok=True)
-    message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n{PROJECT}{_place_of(tree)}\n"
+    message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n{PROJECT}./{prefix_of(tree)}\n"
     commit = git("commit-tree", content, "-p", baseline, folder=tree, text=message)
     git("update-ref", f"{folder_of(baseline)}/{name}", commit, folder=tree)
     return commit
@@ -71,17 +72,12 @@ def folder_of(baseline: str) -> str:
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}"
 
 
-def _place_of(project: Path) -> str:
-    """The project's folder in its repository: `./`, or such as `./law/`."""
-    return f"./{git('rev-parse', '--show-prefix', folder=project)}"
-
-
 def list_experiments(baseline: str | None = None) -> list[Experiment]:
     """The experiments of the project in the current folder, or only those on `baseline`, oldest first.
 
     Refs are the repository's: those of a project in another folder of it are left out.
     """
-    cache, place = cache_folder(), _place_of(Path())
+    cache, place = cache_folder(), f"./{prefix_of(Path())}"
     listed = git("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").splitlines()
     experiments = []
     for match in filter(None, map(REF.fullmatch, listed)):
