@@ -88,18 +88,7 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
             refuse_unmarked(repo.cloud.get_remote())
             remote = repo.cloud.get_remote_odb()
             lost = next((path for digest, path in missing.items() if not is_there(remote.fs, remote.oid_to_path(digest))), None)
-            for path in paths if lost is None else []:  # of these, the cache may lack the listing
-                digests = out_digests(lock)
-                out = out_with(digests, path)
-                if digests.get(out, "").endswith(".dir") and digests[out] in missing:
-                    listing = _read(remote, digests[out])
-                    below = path[len(out) + 1 :]
-                    files = part_of(listing or {}, below).values()
-                    absent = {
-                        oid for oid in files if not object_path(root, oid).exists() and not is_there(remote.fs, remote.oid_to_path(oid))
-                    }
-                    if listing is None or absent or (below and not files):
-                        lost = path
+            lost = lost or next((path for path in paths if _lacks_files(remote, root, path, lock)), None)
     except Exception as error:  # whatever the library of a remote raises
         path = next(iter(missing.values()))
         raise kind(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
@@ -107,10 +96,19 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
         raise Lost(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
 
 
-def _read(remote: Any, oid: str) -> dict[str, str] | None:
-    """The listing of a folder on a remote; None if it is corrupt."""
+def _lacks_files(remote: Any, root: Path, path: str, lock: Lock) -> bool:
+    """Whether a folder whose listing only the remote has, or a path in it, lacks files there and in the cache at `root`."""
+    digests = out_digests(lock)
+    out = out_with(digests, path)
+    oid, below = digests.get(out, ""), path[len(out) + 1 :]
+    if not oid.endswith(".dir") or object_path(root, oid).exists():
+        return False
     with remote.fs.open(remote.oid_to_path(oid), "rb") as handle:
-        return parse_listing(handle.read(), oid)
+        listing = parse_listing(handle.read(), oid)
+    files = {*part_of(listing or {}, below).values()}
+    if listing is None or (below and not files):  # corrupt, or without the path
+        return True
+    return any(not object_path(root, file).exists() and not is_there(remote.fs, remote.oid_to_path(file)) for file in files)
 
 
 def _is_recorded(root: Path, path: str, lock: Lock) -> bool:
