@@ -88,7 +88,7 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
             refuse_unmarked(repo.cloud.get_remote())
             remote = repo.cloud.get_remote_odb()
             lost = next((path for digest, path in missing.items() if not is_there(remote.fs, remote.oid_to_path(digest))), None)
-            lost = lost or next((path for path in paths if _lacks_files(remote, root, path, lock)), None)
+            lost = lost or next((path for path in paths if _lacks_files(remote, root, path, lock=lock)), None)
     except Exception as error:  # whatever the library of a remote raises
         path = next(iter(missing.values()))
         raise kind(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
@@ -96,7 +96,7 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
         raise Lost(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
 
 
-def _lacks_files(remote: Any, root: Path, path: str, lock: Lock) -> bool:
+def _lacks_files(remote: Any, root: Path, path: str, *, lock: Lock) -> bool:
     """Whether a folder whose listing only the remote has, or a path in it, lacks files there and in the cache at `root`."""
     digests = out_digests(lock)
     out = out_with(digests, path)
