@@ -5,57 +5,33 @@ each scheduled run in its own process. If either dies, it is restarted; the sche
 database.
 """
 
-import hashlib
-import inspect
 import json
 import os
-import shlex
-import socket
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from importlib import import_module
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-from zoneinfo import available_timezones
 
 from flows.champions import tree
 from flows.pipeline.server import Server, ServerUnavailable, is_configured, set_environment
 from flows.process import locks
 from flows.process.processes import Processes, environment, handling
-from flows.repository.git import GitFailed, git
 from flows.retraining import notify
 from flows.retraining.settings import read_retraining
+from flows.scheduling.deployment import FLOW, LOCK, default_name, deploy, folder_tag, module_path, refuse_others
+from flows.scheduling.times import Schedule, check, current_branch, local_timezone, prefect_schedules
 from tasks.core.errors import UserError
-from tasks.core.files import write_text
 from tasks.core.plurals import counted
 
-LOCK = Path(".retemper/serve.lock")
-HOST = Path(".retemper/schedule.host")  # the host name under which this folder was first scheduled
-FLOW = "retemper-retraining"
 STOP_SECONDS = 1.8  # from the signal to the exit, at most
-MARK = "retemper-folder:"  # tag of a deployment, with the digest of its folder
-BANNED = "/%&<>"  # characters that Prefect forbids in a name
-LONGEST = 366 * 24 * 3600  # seconds of an interval
 AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly; twice as long after each failure of the server
 SHORT_SECONDS = 60.0  # a runner that lives as long has started well
 MOST_FAILURES = 5  # in a row
 LOOK_SECONDS = 60.0  # between two looks for a retraining that was killed
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A schedule: the deployment's name, its times (`cron` or `interval`), and the commit that each run follows."""
-
-    name: str
-    cron: str | None
-    interval: int | None
-    timezone: str
-    follow: str
 
 
 class Stop(BaseException):
@@ -79,7 +55,7 @@ def serve(
     read_retraining()
     notify.check_webhook()
     if pool:
-        return _deploy(schedule, pool)
+        return deploy(schedule, pool)
     processes = Processes()
     with locks.hold_run_lock(LOCK), _stopping() as stopping:
         server = None
@@ -236,145 +212,6 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
     thread.join(STOP_SECONDS - 0.4)
 
 
-def folder_tag(machine: str | None = None) -> str:
-    """The tag of deployments of the current folder on this machine, or, with machine "", on any machine."""
-    place = f"{first_host() if machine is None else machine}:{Path.cwd()}"
-    return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
-
-
-def default_name() -> str:
-    """FOLDER-DIGEST@HOST, which tells folders of the same name apart."""
-    return f"{Path.cwd().name}-{folder_tag().removeprefix(MARK)[:6]}@{first_host()}"
-
-
-def first_host() -> str:
-    """The name of this machine when the folder was first scheduled. A container has another at each start, but keeps its deployment."""
-    if not HOST.exists():
-        write_text(HOST, socket.gethostname())
-    return HOST.read_text(encoding="utf-8").strip()
-
-
-def refuse_others(name: str, own_tag: str, pool: bool = False) -> None:
-    """Raise UserError if the deployment of that name belongs to another folder, or, without `pool`, workers run it. Needs Prefect's API."""
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound
-
-    with get_client(sync_client=True) as client:
-        try:
-            deployment = client.read_deployment_by_name(f"{FLOW}/{name}")
-        except ObjectNotFound:
-            return
-    if deployment.work_pool_name and not pool:
-        raise UserError(
-            f"{FLOW}/{name}: the workers of pool {deployment.work_pool_name} run this deployment; choose another --name, "
-            f"or delete it: prefect deployment delete {shlex.quote(f'{FLOW}/{name}')}"
-        )
-    marks = [tag for tag in deployment.tags if tag.startswith(MARK)]
-    if marks and own_tag not in marks:
-        raise UserError(f"{FLOW}/{name}: this deployment belongs to another folder or machine; choose another --name")
-
-
-def check(schedule: Schedule) -> None:
-    """Raise UserError if a schedule is invalid."""
-    if schedule.interval is not None and not 1 <= schedule.interval <= LONGEST:
-        raise UserError(f"--interval {schedule.interval}: expected 1 to {LONGEST:,} seconds (a year)")
-    if banned := [character for character in BANNED if character in schedule.name]:
-        raise UserError(f"--name {schedule.name}: found {banned[0]}, expected a name without any of {' '.join(BANNED)}")
-    set_environment()
-    from prefect.client.schemas.schedules import CronSchedule
-
-    cron = "* * * * *" if schedule.cron is None else schedule.cron
-    try:
-        CronSchedule(cron=cron, timezone=schedule.timezone)
-        if len(cron.split()) > 5:  # fields for seconds and years, which standard cron lacks
-            raise ValueError
-        import_module("prefect._vendor.croniter").croniter(cron).get_next()  # raises if there is no such date: 31 February
-    except ValueError as error:
-        if "timezone" in str(error).lower():
-            raise UserError(f"--timezone {schedule.timezone}: expected a name such as Europe/Berlin or UTC") from None
-        raise UserError(f'--cron "{cron}": expected five cron fields that match a date, such as "0 3 * * *" (every day at three)') from None
-
-
-def local_timezone() -> str:
-    """The name of the machine's time zone, by TZ, the target of /etc/localtime, or /etc/timezone (Prefect's own default is UTC)."""
-    name = os.environ.get("TZ", "").removeprefix(":")
-    if name and not name.startswith("/"):
-        if name not in available_timezones():  # such as UTC0, which POSIX allows
-            raise UserError(f"TZ={name}: found no time zone of that name, expected one such as Europe/Berlin; give --timezone")
-        return name
-    parts = Path(name or "/etc/localtime").resolve().parts
-    if "zoneinfo" in parts:
-        return "/".join(parts[parts.index("zoneinfo") + 1 :])
-    with suppress(OSError):  # in a container, /etc/localtime is often a file
-        return Path("/etc/timezone").read_text(encoding="utf-8").strip() or "UTC"
-    return "UTC"
-
-
-def current_branch(project: Path) -> str:
-    """The branch that is checked out now, or the commit if HEAD is detached. Runs follow it, whatever is checked out later."""
-    commit = tree.resolve(project, "HEAD")
-    if commit is None:
-        raise UserError(f"{project}: the repository has no commit; commit the project first")
-    with suppress(GitFailed):
-        return git("symbolic-ref", "--short", "HEAD", folder=project)
-    return commit
-
-
-def _times(schedule: Schedule) -> list[Any]:
-    from datetime import UTC, datetime, timedelta
-
-    from prefect.schedules import Cron, Interval
-
-    if schedule.cron is not None:
-        return [Cron(schedule.cron, schedule.timezone)]
-    anchor = datetime(2024, 1, 1, tzinfo=UTC)  # without one, times are counted from each start
-    return [Interval(timedelta(seconds=schedule.interval or 0), anchor_date=anchor)]
-
-
-def _deploy(schedule: Schedule, pool: str) -> int:
-    """Deploy the schedule to a pool, whose workers run it in this folder, one run at a time. Return the exit status."""
-    if not is_configured():
-        raise UserError("--pool: expected a Prefect server that its workers can reach too; set PREFECT_API_URL")
-    set_environment()
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-    from prefect.exceptions import ObjectNotFound
-
-    from flows.scheduling import heartbeats
-    from flows.scheduling.flow import scheduled
-
-    with get_client(sync_client=True) as client:
-        if problem := client.api_healthcheck():
-            raise ServerUnavailable(problem)
-        try:
-            client.read_work_pool(pool)
-        except ObjectNotFound:
-            raise UserError(f"--pool {pool}: no such work pool; create it: prefect work-pool create --type process {pool}") from None
-    notify.check_block()
-    refuse_others(schedule.name, folder_tag(machine=""), pool=True)
-    deployment = scheduled.to_deployment(
-        name=schedule.name,
-        schedules=_times(schedule),
-        parameters={"follow": schedule.follow},
-        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
-        work_pool_name=pool,
-        tags=[folder_tag(machine="")],
-        job_variables={"working_dir": str(Path.cwd()), "env": {heartbeats.FREQUENCY: str(heartbeats.frequency())}},
-        entrypoint_type=_module_path(),
-    )
-    assert not inspect.isawaitable(deployment)  # no event loop is running
-    deployment.apply()
-    heartbeats.watch(folder_tag(machine=""), heartbeats.frequency())
-    print(f"{FLOW}/{schedule.name} is deployed to pool {pool}; its workers run it in {Path.cwd()}", flush=True)
-    return 0
-
-
-def _module_path() -> Any:
-    from prefect.types.entrypoint import EntrypointType
-
-    return EntrypointType.MODULE_PATH
-
-
 def main(arguments: list[str]) -> None:
     """Be the runner: serve the deployment until killed."""
     schedule = Schedule(**json.loads(arguments[0]))
@@ -386,13 +223,13 @@ def main(arguments: list[str]) -> None:
     warnings.filterwarnings("ignore", "coroutine 'Runner.astop'", RuntimeWarning)  # Prefect's, on SIGTERM
     scheduled.serve(
         name=schedule.name,
-        schedules=_times(schedule),
+        schedules=prefect_schedules(schedule),
         parameters={"follow": schedule.follow},
         tags=[folder_tag()],
         global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         pause_on_shutdown=False,  # the schedule outlives us
         print_starting_message=False,
-        entrypoint_type=_module_path(),
+        entrypoint_type=module_path(),
     )
 
 

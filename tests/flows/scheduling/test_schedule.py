@@ -10,11 +10,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +22,7 @@ from flows.process.prepared import FORKS
 from flows.process.processes import Processes
 from flows.retraining import retrain
 from flows.scheduling import schedule
-from flows.scheduling.schedule import Schedule
+from flows.scheduling.times import Schedule
 from tasks.core.errors import UserError
 
 
@@ -87,34 +85,6 @@ def test_a_lasting_server_keeps_leases_on_disk(tmp_path: Path, monkeypatch: pyte
     assert "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE" not in server.Server()._env
 
 
-def test_an_interval_is_counted_from_one_fixed_moment() -> None:
-    (first,), (second,) = (schedule._times(Schedule("n", None, 604800, "UTC", "HEAD")) for _ in range(2))
-    assert first.anchor_date == second.anchor_date == datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def test_the_time_zone_and_the_branch(monkeypatch: pytest.MonkeyPatch, retraining: Any) -> None:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    assert schedule.local_timezone() == "Europe/Berlin"
-    monkeypatch.delenv("TZ")
-    assert schedule.local_timezone()
-    assert schedule.current_branch(retraining.folder) == "main"
-    retraining.git("checkout", "--quiet", "--detach")
-    assert schedule.current_branch(retraining.folder) == retraining.git("rev-parse", "HEAD")
-    empty = retraining.folder.parent / "empty"
-    empty.mkdir()
-    subprocess.run(["git", "init", "--quiet"], cwd=empty, check=True)
-    with pytest.raises(UserError, match="has no commit"):
-        schedule.current_branch(empty)
-
-
-@pytest.mark.parametrize("name", ["UTC0", "CET-1CEST,M3.5.0,M10.5.0/3", ":Nowhere/City"])
-def test_a_time_zone_without_a_name_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The line was about --timezone, which nobody had given."""
-    monkeypatch.setenv("TZ", name)
-    with pytest.raises(UserError, match=rf"^TZ={name.removeprefix(':')}: found no time zone of that name, .*; give --timezone$"):
-        schedule.local_timezone()
-
-
 def test_an_interval_needs_no_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC0")
     zones: list[str] = []
@@ -129,57 +99,6 @@ def test_an_interval_needs_no_time_zone(monkeypatch: pytest.MonkeyPatch) -> None
     assert zones == ["UTC"]
     with pytest.raises(UserError, match=r"^TZ=UTC0: "):
         schedule.serve("0 3 * * 1", None, "n", follow="main")
-
-
-def test_a_time_zone_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", f":{tmp_path}/share/zoneinfo/Europe/Berlin")
-    assert schedule.local_timezone() == "Europe/Berlin"
-    (tmp_path / "localtime").symlink_to(tmp_path / "share/zoneinfo/Asia/Tokyo")
-    monkeypatch.setenv("TZ", f"{tmp_path}/localtime")
-    assert schedule.local_timezone() == "Asia/Tokyo"
-
-
-@pytest.mark.parametrize(("text", "name"), [("Europe/Berlin\n", "Europe/Berlin"), ("\n", "UTC"), (None, "UTC")])
-def test_the_time_zone_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, name: str) -> None:
-    """Its /etc/localtime is a file, not a link."""
-    monkeypatch.delenv("TZ", raising=False)
-    monkeypatch.setattr(schedule, "Path", lambda place: Path(f"{tmp_path}{place}"))
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/localtime").write_bytes(b"TZif")
-    if text is not None:
-        (tmp_path / "etc/timezone").write_text(text)
-    assert schedule.local_timezone() == name
-
-
-def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    names = []
-    for place in ("one/toy", "two/toy"):
-        (tmp_path / place).mkdir(parents=True)
-        monkeypatch.chdir(tmp_path / place)
-        names.append(schedule.default_name())
-    assert len(set(names)) == 2
-    assert all(name.startswith("toy-") for name in names)
-    deployment = SimpleNamespace(work_pool_name=None, tags=[schedule.folder_tag()])
-    client = SimpleNamespace(read_deployment_by_name=lambda _: deployment)
-    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: nullcontext(client))
-    schedule.refuse_others("n", schedule.folder_tag())
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="retemper-retraining/n: this deployment belongs to another folder"):
-        schedule.refuse_others("n", schedule.folder_tag())
-    deployment.work_pool_name, deployment.tags = "gpus", [schedule.folder_tag(machine="")]
-    with pytest.raises(UserError, match=r"the workers of pool gpus run this deployment.* delete 'retemper-retraining/my team'$"):
-        schedule.refuse_others("my team", schedule.folder_tag())
-    schedule.refuse_others("n", schedule.folder_tag(machine=""), pool=True)
-
-
-def test_a_machine_with_a_new_name_keeps_its_deployment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A container has another host name at each start."""
-    monkeypatch.chdir(tmp_path)
-    seen = []
-    for host in ("first", "second"):
-        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
-        seen.append((schedule.default_name(), schedule.folder_tag()))
-    assert seen[0] == seen[1] and seen[0][0].endswith("@first")
 
 
 class Served:

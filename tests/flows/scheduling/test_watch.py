@@ -12,7 +12,8 @@ import pytest
 from flows.pipeline.server import Ended
 from flows.process.processes import Processes
 from flows.scheduling import missed, schedule
-from flows.scheduling.schedule import Schedule, Stop
+from flows.scheduling.schedule import Stop
+from flows.scheduling.times import Schedule
 
 GONE = httpx.ConnectError("All connection attempts failed")
 
