@@ -13,7 +13,7 @@ from torch import nn
 
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
-from tasks.core.machine.processes import limit_malloc
+from tasks.core.machine.processes import available_cores, limit_malloc
 from tasks.core.params.runtime import RUNTIME_FILE, Runtime
 from tasks.core.stage.entry import RECORD
 
@@ -35,6 +35,8 @@ def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
     """
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
+    elif (available := available_cores()) < torch.get_num_threads():  # torch knows of no quota
+        torch.set_num_threads(available)
     name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
     device = torch.device(name)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products need it to be reproducible

@@ -1,6 +1,7 @@
 """Distribute work among processes; results keep the order of the work, so the number of processes changes nothing."""
 
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,13 +24,29 @@ from tasks.core.stage.scratch import is_sealed, seal
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 RETURNED = 2**20  # bytes from which on a freed allocation is returned
 AHEAD = 3  # pieces of work in flight per process; this bounds memory
+GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 
 def available_cores() -> int:
-    """The CPU cores that the system lets this process use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The CPU cores that the system lets this process use: those it may run on, or fewer by a quota (of a container, or of systemd)."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return math.ceil(min(number, _quota()))
+
+
+def _quota() -> float:
+    """CPU time per time that the control groups (version 2) of this process allow, those above it included; inf without a limit."""
+    with suppress(OSError, StopIteration):
+        lines = GROUP.read_text(encoding="utf-8").splitlines()
+        name = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        limits = []
+        for folder in (GROUPS / name, *(GROUPS / name).parents):
+            if folder.is_relative_to(GROUPS) and (folder / "cpu.max").exists():  # "max 100000", or a quota in place of max
+                quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+                limits += [] if quota == "max" else [int(quota) / int(period)]
+        return min(limits, default=math.inf)
+    return math.inf
 
 
 def cores() -> int:

@@ -18,8 +18,8 @@ class Runtime(Params):
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads, per worker if there are several; null: one per core, divided among the workers. Another count may "
-        "change the last bits of a result",
+        description="CPU threads, per worker if there are several; null: one per core (or fewer by a CPU quota), divided among the "
+        "workers. Another count may change the last bits of a result",
     )
     slots: int = Field(1, ge=1, description="without a GPU: how many stages that need a device run at once; give each its share of threads")
     checkpoint_seconds: float = Field(

@@ -118,10 +118,22 @@ def test_a_missing_device_is_refused(device: str, gpus: int, monkeypatch: pytest
 
 def test_threads_are_set_only_if_given(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
+    monkeypatch.setattr(devices, "available_cores", torch.get_num_threads)
     monkeypatch.setattr(torch, "set_num_threads", counts.append)
     choose_device(Runtime(device="cpu"))
     choose_device(Runtime(device="cpu", threads=3))
     assert counts == [3]
+
+
+def test_a_quota_bounds_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    for quota in (64, 3):
+        monkeypatch.setattr(devices, "available_cores", lambda quota=quota: quota)
+        choose_device(Runtime(device="cpu"))
+    choose_device(Runtime(device="cpu", threads=5))
+    assert counts == [3, 5]
 
 
 MAPPED = """

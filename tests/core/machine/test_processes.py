@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import WorkersLost
-from tasks.core.machine.processes import cores, map_in_order, resumable
+from tasks.core.machine import processes
+from tasks.core.machine.processes import available_cores, cores, map_in_order, resumable
 
 FILES = list(map(Path, ["/", "/usr", "/usr/lib", "/no/such/file", "/usr/bin", "/tmp"]))
 
@@ -45,6 +46,26 @@ def test_threads_of_the_runtime_bound_the_processes(tmp_path: Path, monkeypatch:
     for text, expected in (("threads: 3\n", 3), ("threads: 99\n", 8), ("slots: 2\n", 8)):
         (tmp_path / "runtime.yaml").write_text(text)
         assert cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "expected"),
+    [("max 100000", "max 100000", 8), ("max 100000", "250000 100000", 3), ("50000 100000", "max 100000", 1), ("900000 100000", None, 8)],
+)
+def test_a_quota_bounds_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: str, outer: str | None, expected: int) -> None:
+    """In a container with `--cpus 3` on a machine of 64 cores, 64 threads took turns."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(processes, "GROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(processes, "GROUPS", tmp_path / "groups")
+    assert available_cores() == 8, "no control groups"
+    (tmp_path / "cgroup").write_text("1:cpu:/\n0::/a.slice/b.service\n")
+    folder = tmp_path / "groups/a.slice/b.service"
+    folder.mkdir(parents=True)
+    assert available_cores() == 8, "control groups of version 1"
+    (folder / "cpu.max").write_text(f"{inner}\n")
+    if outer:
+        (folder.parent / "cpu.max").write_text(f"{outer}\n")
+    assert available_cores() == expected
 
 
 def test_few_pieces_stay_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
