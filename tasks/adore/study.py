@@ -128,8 +128,8 @@ def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device)
 
 def _recall(index: Any, exact: Exact, queries_QD: Vectors, k: int) -> float:
     """Recall@k of the index against exact search over the vectors, for the same queries."""
-    scores, rows = exact.search(queries_QD, k)
-    return recall(search_index(index, queries_QD, k)[1], scores, rows, k)
+    exact_rows = exact.search(queries_QD, k)[1]
+    return recall(queries_QD, search_index(index, queries_QD, k)[1], exact_rows, k, exact.embeddings.take)
 
 
 def _run(index: Any, queries_QD: Vectors, tokens: Tokens, setting: Setting, depth: int) -> dict[str, list[str]]:

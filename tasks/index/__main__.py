@@ -67,9 +67,9 @@ def main() -> None:
     if len(tokens):
         queries = encode_queries(arguments.encoder, tokens, "fp32", device, most=SAMPLE)
         k = min(params.recall_at, len(embeddings))
-        scores, rows = search_embeddings(queries, embeddings, k, device)
+        exact_rows = search_embeddings(queries, embeddings, k, device)[1]
         found_rows = search_index(on_device(index, device), queries, k)[1]
-        figures[f"recall@{k}"] = round(recall(found_rows, scores, rows, k), 6)
+        figures[f"recall@{k}"] = round(recall(queries, found_rows, exact_rows, k, embeddings.take), 6)
         ShortLists(k).count((found_rows >= 0).sum(axis=1)).warn(f"recall@{k}", index, "index.")
         record_cost(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)

@@ -74,9 +74,9 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     faiss.write_index(build(embeddings, Index(factory=factory, nprobe=2, ef_search=16)), str(tmp_path / "index.faiss"))
     index = faiss.read_index(str(tmp_path / "index.faiss"))  # a plain faiss file
     assert (index.ntotal, index.d, index.metric_type) == (600, WIDTH, faiss.METRIC_INNER_PRODUCT)
-    scores, rows = exact_search(queries, embeddings.blocks(), 10, CPU)
+    rows = exact_search(queries, embeddings.blocks(), 10, CPU)[1]
     hits = search_index(open_index(tmp_path / "index.faiss"), queries, 10)[1]
-    figure = recall(hits, scores, rows, 10)
+    figure = recall(queries, hits, rows, 10, embeddings.take)
     assert figure == pytest.approx(reference_recall(hits, queries, vectors, 10))
     assert low <= figure <= high
 
@@ -133,23 +133,31 @@ def test_the_same_seed_builds_the_same_file(tmp_path: Path) -> None:
     assert files[0] == files[1] != files[2]
 
 
-def test_duplicates_at_the_last_rank_do_not_lower_recall(tmp_path: Path) -> None:
-    vectors = np.repeat(draw_vectors(40), 5, axis=0)  # five of each: rank 7 is amid equals
+@pytest.mark.parametrize("copies", [5, 30])
+def test_duplicates_at_the_last_rank_do_not_lower_recall(tmp_path: Path, copies: int) -> None:
+    """Copies beyond what an exact search returns after rank k counted as misses."""
+    vectors = np.repeat(draw_vectors(40), copies, axis=0)  # ranks 1, 3, and 7 are amid equals
     queries = draw_vectors(30, 1)
-    embeddings = write_embeddings(tmp_path / "e", vectors, [13, 187])
+    embeddings = write_embeddings(tmp_path / "e", vectors, [13, len(vectors) - 13])
     index = build(embeddings, Index())
     for k in (1, 3, 7, 200):
-        scores, rows = exact_search(queries, embeddings.blocks(), k, CPU)
-        assert recall(search_index(index, queries, k)[1], scores, rows, k) == 1.0
+        rows = exact_search(queries, embeddings.blocks(), k, CPU)[1]
+        assert recall(queries, search_index(index, queries, k)[1], rows, k, embeddings.take) == 1.0
+        other_copies = rows[:, :k] // copies * copies + copies - 1 - rows[:, :k] % copies
+        assert recall(queries, other_copies, rows, k, embeddings.take) == 1.0
 
 
 def test_recall_by_hand() -> None:
-    scores = np.array([[9, 8, 7, 7, 6], [5, 4, 3, 2, 1]], dtype=np.float32)
+    vectors = np.array([[9, 1], [8, 2], [7, 3], [7, 4], [6, 5]] + [[0, 0]] * 5, dtype=np.float32)
     exact = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
-    assert recall(np.array([[0, 1, 3], [4, 3, 2]]), scores, exact, 3) == 1.0  # 3 is as good as 2
-    assert recall(np.array([[2, 3, 4], [4, -1, -1]]), scores, exact, 3) == pytest.approx((2 / 3 + 1 / 3) / 2)
-    assert recall(np.array([[1], [4]]), scores, exact, 1) == 0.5
-    assert recall(np.array([[7, 8, 9], [7, 8, -1]]), scores, exact, 3) == 0.0
+
+    def recall_at(k: int, found: list[list[int]]) -> float:
+        return recall(np.eye(2, dtype=np.float32), np.array(found), exact, k, vectors.__getitem__)
+
+    assert recall_at(3, [[0, 1, 3], [4, 3, 2]]) == 1.0  # 3 is as good as 2
+    assert recall_at(3, [[2, 3, 4], [4, -1, -1]]) == pytest.approx((2 / 3 + 1 / 3) / 2)
+    assert recall_at(1, [[1], [4]]) == 0.5
+    assert recall_at(3, [[7, 8, 9], [7, 8, -1]]) == 0.0
 
 
 @pytest.mark.parametrize(("factory", "expected"), [("IVF8,Flat", 5), ("IVF4,Flat", 4), ("PCA8,IVF8,Flat", 5), ("IVF8,PQ4x4,RFlat", 5)])

@@ -3,7 +3,7 @@
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -259,13 +259,16 @@ def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
     return sample
 
 
-def recall(found_QK: Ints, scores_QK: Floats, exact_QK: Ints, k: int) -> float:
+def recall(queries_QD: Floats, found_QK: Ints, exact_QK: Ints, k: int, take: Callable[[Ints], Floats]) -> float:
     """Mean fraction of the k best rows that are among the first k found (faiss: intersection measure at k); k <= rows.
 
-    `scores_QK` and `exact_QK` are an exact search's. Beyond rank k, rows that score like the k-th (to fp32 rounding: two
-    libraries sum in different orders) count as found, so that duplicates in a corpus are not held against an index.
+    `exact_QK` are an exact search's, and `take` returns the vectors of rows. A row that scores like the k-th best (to fp32 rounding: two
+    libraries sum in different orders) counts as found, so that duplicates in a corpus are not held against an index.
     """
-    last_Q1 = scores_QK[:, k - 1 : k]
-    best_QK = scores_QK >= last_Q1 - TIE * np.abs(last_Q1)
-    hits = [min(k, len(np.intersect1d(f, e[best]))) / k for f, e, best in zip(found_QK[:, :k], exact_QK, best_QK, strict=True)]
+    hits = []
+    for query_D, found, best in zip(queries_QD, found_QK[:, :k], exact_QK[:, :k], strict=True):
+        others = found[(found >= 0) & ~np.isin(found, best)]
+        scores = take(np.append(others, best[-1])) @ query_D
+        is_tied = scores[:-1] >= scores[-1] - TIE * abs(scores[-1])
+        hits.append((np.isin(best, found).sum() + is_tied.sum()) / k)
     return float(np.mean(hits))
