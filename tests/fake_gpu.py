@@ -313,6 +313,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
         "is_bf16_supported": lambda **_: True,
         "get_device_name": lambda *_: "a GPU that is not there",
         "get_device_capability": lambda *_: (8, 0),
+        "get_arch_list": lambda: ["sm_80", "sm_90"],
         "get_device_properties": lambda *_: SimpleNamespace(total_memory=2 * FREE),
         "mem_get_info": lambda *_: (FREE, 2 * FREE),
         "set_device": lambda *_: None,

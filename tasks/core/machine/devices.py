@@ -1,6 +1,8 @@
 """Where tensors are computed, and in which arithmetic: the only place that chooses device, threads, and dtype."""
 
 import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ from tasks.core.stage.entry import RECORD
 Precision = Literal["bf16", "fp32"]
 GRAPH_TOKENS = 16384  # whose graphs a CPU keeps; also those of a GPU's training batch
 LEAST_TOKENS = 512  # of a batch
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # environment: without one of these values, CUDA's products are not reproducible
+REPRODUCIBLE = (":4096:8", ":16:8")
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN takes the first that is set
 LIMITS = ("ATEN_CPU_CAPABILITY", *ISA_LIMITS, "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")
 WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")  # values of ISA_LIMITS
@@ -37,21 +41,59 @@ def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
         torch.set_num_threads(runtime.threads)
     elif (available := available_cores()) < torch.get_num_threads():  # torch knows of no quota
         torch.set_num_threads(available)
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
+    gpus = usable_gpus()
+    name = ("cuda" if gpus else "cpu") if runtime.device == "auto" else runtime.device
     device = torch.device(name)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products need it to be reproducible
+    if os.environ.get(CUBLAS) not in REPRODUCIBLE:
+        os.environ[CUBLAS] = REPRODUCIBLE[0]
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # on CUDA, a warning alone leaves attention nondeterministic
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # slow, and nothing reads unwritten memory
     torch.set_float32_matmul_precision("highest")  # some environments enable TF32, whose products have 10 bits
+    torch.backends.cudnn.allow_tf32 = False  # of convolutions; torch's default is True
+    if runtime.device != "cpu" and not gpus and (reason := unusable_gpus()):
+        if device.type == "cuda":
+            raise UserError(f"{RUNTIME_FILE}: device {name}: {reason}")
+        print(f"{RUNTIME_FILE}: device auto: {reason}; computing on the CPU", file=sys.stderr)
     if device.type == "cpu":
         keep_memory()
     if device.type == "cuda":
-        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-            raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
+        if (device.index or 0) >= gpus:
+            raise UserError(f"{RUNTIME_FILE}: device {name}: found {gpus} GPUs; set device: auto")
         if begin:
             torch.cuda.set_device(device.index or 0)
+            refuse_old_gpu(device)
     record_hardware(device)
     return device
+
+
+def usable_gpus() -> int:
+    """How many GPUs this PyTorch can use. Its `device_count` also counts those whose driver is too old for it, as NVML does."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def unusable_gpus() -> str:
+    """What is wrong if there are GPUs and none is usable; empty if there is none."""
+    count = torch.cuda.device_count()
+    if not count:
+        return ""
+    return (
+        f"found {count} GPUs that this PyTorch (CUDA {torch.version.cuda}) cannot use, because their driver is too old or does not work; "
+        "update it (nvidia-smi shows its version), or install PyTorch for an older CUDA"
+    )
+
+
+def refuse_old_gpu(device: torch.device) -> None:
+    """Raise UserError if this PyTorch has no code for a GPU: neither a binary of its generation nor PTX that it can compile."""
+    compiled = [(kind, int(digits)) for kind, digits in re.findall(r"(sm|compute)_(\d+)", " ".join(torch.cuda.get_arch_list()))]
+    major, minor = torch.cuda.get_device_capability(device)
+    own = 10 * major + minor
+    if compiled and not any(code <= own and (kind == "compute" or code // 10 == major) for kind, code in compiled):
+        oldest, newest = (code(number for _, number in compiled) / 10 for code in (min, max))
+        raise UserError(
+            f"{RUNTIME_FILE}: device {device}: found {torch.cuda.get_device_name(device)} (compute capability {major}.{minor}), expected "
+            f"{oldest} to {newest}, for which this PyTorch (CUDA {torch.version.cuda}) has code; install PyTorch for an older CUDA, or "
+            "set device: cpu"
+        )
 
 
 @contextmanager

@@ -17,12 +17,10 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import torch
-
 import tasks
 from tasks.core.errors import Invalid, Unavailable, UserError
 from tasks.core.files import write_text
-from tasks.core.machine.devices import gpu_kinds
+from tasks.core.machine.devices import gpu_kinds, usable_gpus
 from tasks.core.params.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.stage.code import Reader
 from tasks.core.stage.entry import RECORD
@@ -372,4 +370,4 @@ def _work(session: Session, references: list[Any], piece: Any) -> Outcome:
 
 def _kinds(places: int) -> list[str]:
     """The kinds of GPUs that workers may get on this node."""
-    return gpu_kinds(min(places, torch.cuda.device_count()))
+    return gpu_kinds(min(places, usable_gpus()))

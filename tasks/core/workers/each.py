@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-import torch
-
-from tasks.core.errors import Invalid
-from tasks.core.machine.devices import Precision, choose_device, compute_dtype, gpu_kinds, hardware
+from tasks.core.errors import Invalid, UserError
+from tasks.core.machine.devices import Precision, choose_device, compute_dtype, gpu_kinds, hardware, unusable_gpus, usable_gpus
 from tasks.core.machine.processes import available_cores
 from tasks.core.params.runtime import MIG, RUNTIME_FILE, Runtime
 from tasks.core.stage.scratch import ROOT
@@ -112,9 +110,11 @@ def gpus_of(runtime: Runtime) -> list[str]:
             remedy="each worker has a GPU of its own; choose GPUs with CUDA_VISIBLE_DEVICES",
         )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
+    count = usable_gpus()
     names = [name.strip() for name in visible.split(",") if name.strip()] if visible is not None else [str(n) for n in range(count)]
     if not count and runtime.device == "cuda":
+        if reason := unusable_gpus():
+            raise UserError(f"{RUNTIME_FILE}: device cuda: {reason}")
         raise Invalid(where=f"{RUNTIME_FILE}: device", found="cuda, but no GPU", expected="a GPU", remedy="set device: auto")
     return names if count and all(name.startswith(MIG) for name in names) else names[:count]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from tasks.core.errors import GpuFailed, UserError, WorkersLost, user_error
-from tasks.core.machine.devices import choose_device
+from tasks.core.machine.devices import choose_device, usable_gpus
 from tasks.core.machine.processes import end_with_parent
 from tasks.core.params.runtime import RUNTIME_FILE, Runtime
 from tasks.core.stage.progress import leave_bars
@@ -123,7 +123,7 @@ def find_lost_rank(outcomes: Mapping[int, Outcome | None], ranks: int, how: Call
 
 def _own(runtime: Runtime, rank: int) -> Runtime:
     """`runtime` with the GPU of one rank, if there are any."""
-    gpu = runtime.device != "cpu" and torch.cuda.device_count()
+    gpu = runtime.device != "cpu" and usable_gpus()
     return runtime.model_copy(update={"device": f"cuda:{rank}"}) if gpu else runtime
 
 

@@ -1,6 +1,8 @@
 """The only place that chooses device and arithmetic, on every kind of hardware, simulated by its probes."""
 
 import ctypes
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +33,8 @@ def set_hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: boo
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", list)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,67 @@ def test_a_missing_device_is_refused(device: str, gpus: int, monkeypatch: pytest
     set_hardware(monkeypatch, gpus=gpus)
     with pytest.raises(UserError, match=f"device {device}: found {gpus} GPUs"):
         choose_device(Runtime(device=device))
+
+
+def test_gpus_with_an_old_driver_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """NVML counts them, and CUDA cannot use them: `device: cuda` said that 2 were found, and `auto` took the CPU without a word."""
+    set_hardware(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    reason = "found 2 GPUs that this PyTorch (CUDA 13.0) cannot use, because their driver is too old or does not work; update it"
+    with pytest.raises(UserError, match=rf"^runtime.yaml: device cuda:1: {re.escape(reason)}"):
+        choose_device(Runtime(device="cuda:1"))
+    assert choose_device(Runtime()) == CPU
+    error = capsys.readouterr().err
+    assert (
+        error.startswith(f"runtime.yaml: device auto: {reason}") and error.endswith("; computing on the CPU\n") and error.count("\n") == 1
+    )
+    assert choose_device(Runtime(device="cpu")) == CPU
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("capability", "codes", "fits"),
+    [
+        ((7, 0), ["sm_75", "sm_80", "sm_90a", "compute_120"], False),
+        ((8, 6), ["sm_75", "sm_80", "sm_90"], True),  # code of 8.0 runs on 8.6
+        ((7, 5), ["sm_80", "sm_90"], False),
+        ((12, 1), ["sm_80", "compute_90"], True),  # compiled when it is loaded
+        ((12, 1), ["sm_80", "sm_90"], False),
+    ],
+)
+def test_a_gpu_that_pytorch_has_no_code_for_is_refused(
+    capability: tuple[int, int], codes: list[str], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first kernel ended every stage in a traceback."""
+    set_hardware(monkeypatch, gpus=1)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: codes)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla")
+    if fits:
+        choose_device(Runtime())
+    else:
+        limits = {"sm_75": ("7.5", "12.0"), "sm_80": ("8.0", "9.0")}[codes[0]]
+        own, oldest, newest = (re.escape(text) for text in (f"{capability[0]}.{capability[1]}", *limits))
+        with pytest.raises(UserError, match=rf"found Tesla \(compute capability {own}\), expected {oldest} to {newest}, for which"):
+            choose_device(Runtime())
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, ":4096:8"), (":16:8", ":16:8"), (":4096:2:16:8", ":4096:8"), (":0:0", ":4096:8")])
+def test_cublas_gets_a_reproducible_workspace(value: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(devices.CUBLAS, raising=False)
+    if value:
+        monkeypatch.setenv(devices.CUBLAS, value)
+    choose_device(Runtime(device="cpu"))
+    assert os.environ[devices.CUBLAS] == expected
+
+
+def test_nothing_computes_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    choose_device(Runtime(device="cpu"))
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_threads_are_set_only_if_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def test_how_many_workers_with_how_many_threads(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_gpus_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(each.torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(each, "usable_gpus", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert each.gpus_of(Runtime()) == ["0", "1", "2"]
     assert each.gpus_of(Runtime(device="cpu")) == []
@@ -177,9 +177,13 @@ def test_gpus_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert each.gpus_of(Runtime(device="cuda")) == ["2", "5", "7"]
     with pytest.raises(Invalid, match=r"^runtime.yaml: device: found cuda:1 with workers: 2, expected auto, cuda, or cpu; each worker has"):
         each.gpus_of(Runtime(device="cuda:1", workers=2))
-    monkeypatch.setattr(each.torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(each, "usable_gpus", lambda: 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
     assert each.gpus_of(Runtime()) == ["MIG-a", "MIG-b"], "CUDA shows a process one slice, and each worker can have its own"
-    monkeypatch.setattr(each.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(each, "usable_gpus", lambda: 0)
     with pytest.raises(Invalid, match=r"^runtime.yaml: device: found cuda, but no GPU, expected a GPU; set device: auto$"):
         each.gpus_of(Runtime(device="cuda", workers=2))
+    monkeypatch.setattr(each, "unusable_gpus", lambda: "found 2 GPUs that cannot be used")
+    with pytest.raises(UserError, match=r"^runtime.yaml: device cuda: found 2 GPUs that cannot be used$"):
+        each.gpus_of(Runtime(device="cuda", workers=2))
+    assert each.gpus_of(Runtime(workers=2)) == []

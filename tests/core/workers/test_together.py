@@ -152,7 +152,7 @@ def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.
     monkeypatch.setattr(ranks, "machine", lambda *_, **__: each.Machine("cpu", "any", "torch.float32"))
     monkeypatch.setattr(each, "available_cores", lambda: 8)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(each, "usable_gpus", lambda: 0)
 
     def ranks_and_threads(**settings: Any) -> tuple[int, int | None]:
         with ranks.open_ranks(Runtime(**settings), "fp32") as opened_ranks:
@@ -165,7 +165,7 @@ def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.
     assert ranks_and_threads(workers=3, threads=5) == (3, 5)
     assert ranks_and_threads(workers="all") == (1, None)
     assert ranks_and_threads(workers="all", threads=3) == (2, 3)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(each, "usable_gpus", lambda: 4)
     assert ranks_and_threads(workers="all") == (4, 2)
     assert ranks_and_threads(workers=2, device="cuda", threads=1) == (2, 1)
     assert ranks_and_threads(workers=5) == (4, 2)
@@ -174,7 +174,7 @@ def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.
         ranks_and_threads(workers=2, device="cuda:1")
     assert ranks_and_threads(workers=1, engine="ray") == (1, None), "one trains here"
     assert ranks_and_threads() == (1, None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(each, "usable_gpus", lambda: 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c")
     capsys.readouterr()
     assert ranks_and_threads(workers="all") == (1, None), "NCCL connects no two slices of one GPU"
