@@ -7,7 +7,7 @@ wait for a GPU (a value or a size read from it, ordinary memory sent to it, plac
 
 import functools
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from types import SimpleNamespace
@@ -51,6 +51,15 @@ SORTED = {  # under deterministic algorithms all of them are index_put, which re
 }
 
 
+UNORDERED: dict[Any, Callable[..., bool]] = {  # when CUDA has no deterministic form (torch.use_deterministic_algorithms)
+    aten.cumsum.default: lambda x, *_: x.is_floating_point(),
+    aten.cumsum_.default: lambda x, *_: x.is_floating_point(),
+    aten.bincount.default: lambda _, weights=None, *__: weights is not None,
+    aten.scatter_reduce.two: lambda *args: args[4] == "prod",
+    **dict.fromkeys((aten.median.dim, aten.put_.default, aten.histc.default, aten.nll_loss2d_forward.default), lambda *_: True),
+}
+
+
 class FakeCuda(torch.Tensor):
     """A tensor that says it is on a GPU."""
 
@@ -88,6 +97,12 @@ class FakeCuda(torch.Tensor):
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy without the gradient, as of a parameter on a GPU."""
+        copied = FakeCuda(self.held.detach().clone()).requires_grad_(self.requires_grad)
+        copied._is_param = getattr(self, "_is_param", False)
+        return memo.setdefault(id(self), copied)
 
     def record_stream(self, _: Any) -> None:
         pass
@@ -143,6 +158,7 @@ def _move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     if args and isinstance(args[0], torch.Tensor):
         device, dtype = args[0].device, args[0].dtype
     else:
+        kwargs.pop("copy", None)  # a move from or to the stand-in always copies
         device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
     if device is not None and torch.device(device).type != tensor.device.type:
         tensor = tensor.cpu() if isinstance(tensor, FakeCuda) else tensor.to(GPU)
@@ -187,6 +203,7 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) -> 
             wide = [tensor for tensor in wide if not any(tensor is index for index in allowed)]
         if wide:
             raise RuntimeError(f"{name}: expected all tensors on one device, found cuda:0 and cpu {tuple(wide[0].shape)}")
+        _refuse_unordered(func, args)
         if func is aten._local_scalar_dense.default:
             waited.append(f"value {_calling_line()}")
         if func in SIZES or (func in EITHER and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])):
@@ -201,6 +218,13 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) -> 
     leaves, form = tree_flatten(out)
     wrapped = [same.get(id(leaf)) if id(leaf) in same else _wrap(leaf) for leaf in leaves]
     return tree_unflatten(wrapped, form)
+
+
+def _refuse_unordered(func: Any, args: Any) -> None:
+    """Raise what CUDA raises under deterministic algorithms, and a CPU does not."""
+    strict = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    if strict and func in UNORDERED and UNORDERED[func](*args):
+        raise RuntimeError(f"{func} does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True)'")
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -304,7 +328,12 @@ def fake_gpu() -> Iterator[FakeGpu]:
         def synchronize(self) -> None:
             mode.waited.append(f"event {_calling_line()}")
 
-    unpinned = torch.empty
+    def tensor(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        """Numbers that become a tensor on the GPU, which torch makes without an operation that `mode` would see."""
+        on_cpu = made(data, *args, **kwargs)
+        return on_cpu if device is None else on_cpu.to(device, non_blocking=True)
+
+    unpinned, made = torch.empty, torch.tensor
     mode = FakeGpu()
     patches = {
         "_lazy_init": lambda: None,
@@ -317,6 +346,8 @@ def fake_gpu() -> Iterator[FakeGpu]:
         "get_device_properties": lambda *_: SimpleNamespace(total_memory=2 * FREE),
         "mem_get_info": lambda *_: (FREE, 2 * FREE),
         "set_device": lambda *_: None,
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "set_rng_state": lambda state, *_: torch.set_rng_state(state),
         "Event": event,
         "stream": lambda _: nullcontext(),
         "current_stream": mock.MagicMock(),
@@ -336,7 +367,8 @@ def fake_gpu() -> Iterator[FakeGpu]:
         mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: False),  # and so does this, in 2.11's optimizers
         mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
         mock.patch.object(torch.backends.cuda, "is_flash_attention_available", lambda: True),
-        mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad, empty=empty),  # inference tensors cannot be wrapped
+        mock.patch.multiple(torch, autocast=autocast, empty=empty, tensor=tensor),
+        mock.patch.object(torch, "inference_mode", torch.no_grad),  # inference tensors cannot be wrapped
         mode,
     ):
         yield mode

@@ -13,23 +13,45 @@ import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no GPU")]
+
+# Not where PyTorch has a CPU build, or the driver is too old for it.
+HAS_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+BF16 = [f"{entry}.precision" for entry in ("rounds.warmup", "rounds.taught", "adore.tower", "study.indexes")]  # the default
 STAGES = ["train@warmup", "encode@warmup", "index@warmup", "mine@warmup", "adore@tower", "reranker@small", "teacher@ce", "pretrain@costa"]
 
 
-def run_on_gpu(command: list[str], folder: Path) -> str:
-    """The output of a process that sees the GPU, which tests hide from this one."""
+def call(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A process that sees the GPU, which tests hide from this one."""
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    process = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _needs_gpu() -> None:
+    if shutil.which("nvidia-smi") is None or call(["-c", HAS_GPU], ROOT).returncode:
+        pytest.skip("no GPU that the installed PyTorch can use")
+
+
+def run_on_gpu(command: list[str], folder: Path) -> str:
+    """The output of a process on the GPU."""
+    process = call(command, folder)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
 
 
-def run_stage(small: Any, stage: str, out: str, runtime: str = "") -> None:
+@pytest.fixture
+def small(small: Any) -> Any:
+    """A small project whose trainings have the default precision: without padding, on a GPU."""
+    for key in BF16:
+        small.set(key, "bf16")
+    return small
+
+
+def run_stage(small: Any, stage: str, out: str, *arguments: str, runtime: str = "") -> None:
     """A stage on the GPU, its outs below `out`."""
     small.write("runtime.yaml", f"device: cuda\n{runtime}")
-    run_on_gpu([*small.commands[stage][1:], *small.elsewhere(stage, out)], small.folder)
+    run_on_gpu([*small.commands[stage][1:], *small.elsewhere(stage, out), *arguments], small.folder)
 
 
 def vectors(folder: Path) -> np.ndarray:
@@ -43,6 +65,26 @@ def test_a_stage_gives_the_same_bits_twice(small: Any, stage: str) -> None:
     assert_same_bits(small.folder, "once", "twice")
 
 
+def test_a_training_of_first_tokens_gives_the_same_bits_twice(small: Any) -> None:
+    """Its last layer computes one query of attention for each text."""
+    small.set("base.pooling", "cls")
+    assert small.stage("base").status == 0
+    for stage in ("train@warmup", "encode@warmup"):
+        for out in ("once", "twice"):
+            run_stage(small, stage, f"{stage}/{out}")
+        assert_same_bits(small.folder / stage, "once", "twice")
+
+
+def test_an_index_is_built_on_the_gpu_with_the_same_bits_twice(small: Any) -> None:
+    if not json.loads(run_on_gpu(["-c", "import faiss, json; print(json.dumps(hasattr(faiss, 'StandardGpuResources')))"], ROOT)):
+        pytest.skip("the installed faiss does not support GPUs")
+    small.set("index.build", "gpu")
+    small.set("index.factory", "IVF4,Flat")
+    for out in ("once", "twice"):
+        run_stage(small, "index@warmup", out)
+    assert_same_bits(small.folder, "once", "twice")
+
+
 def assert_same_bits(folder: Path, once: str, twice: str) -> None:
     files = [file for file in (folder / once).rglob("*") if file.suffix in (".safetensors", ".npy", ".parquet", ".faiss")]
     assert files
@@ -53,7 +95,7 @@ def assert_same_bits(folder: Path, once: str, twice: str) -> None:
 @pytest.mark.parametrize("stage", ["train@warmup", "pretrain@costa"])
 def test_texts_that_are_encoded_twice_have_the_same_dropout(small: Any, stage: str) -> None:
     run_stage(small, stage, "once")
-    run_stage(small, stage, "twice", "graph_tokens: 0\n")
+    run_stage(small, stage, "twice", runtime="graph_tokens: 0\n")
     assert_same_bits(small.folder, "once", "twice")
 
 
@@ -63,6 +105,17 @@ def test_vectors_and_lists_are_those_of_the_cpu(small: Any) -> None:
     cosine = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
     assert cosine.min() > 0.995, "bf16 beside fp32, or bf16 of another kind"
     run_stage(small, "mine@warmup", "gpu")
+    same_lists(small)
+
+
+def test_exact_lists_are_those_of_the_cpu(small: Any) -> None:
+    small.set("mine.warmup.search", "embeddings")
+    run_stage(small, "mine@warmup", "gpu", "--vectors", "data/embeddings/warmup")
+    same_lists(small)
+
+
+def same_lists(small: Any) -> None:
+    """The first ten of each list, on the GPU and on the CPU."""
     lists = [pq.read_table(small.folder / path / "data/negatives/warmup/train.parquet").to_pylist() for path in ("gpu", ".")]
     pairs = [{(row["query"], row["doc"]) for row in rows if row["rank"] <= 10} for rows in lists]
     assert len(pairs[0] & pairs[1]) > 0.9 * len(pairs[1])

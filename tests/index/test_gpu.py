@@ -206,11 +206,14 @@ def test_the_stage_refuses_without_a_gpu_before_it_reads(small: Any) -> None:
     assert not (small.folder / "gpu").exists()
 
 
-@pytest.mark.usefixtures("copies")
-def test_the_stage_on_a_gpu(small: Any) -> None:
+def test_the_stage_on_a_gpu(small: Any, copies: list[OnGpu]) -> None:
+    small.set("index.factory", "IVF4,Flat")
+    assert small.stage("index@warmup", *small.elsewhere("index@warmup", "cpu")).status == 0
+    assert not copies
     small.set("index.build", "gpu")
     small.write("runtime.yaml", "device: cuda:0\n")
     with fake_gpu():
         result = small.stage("index@warmup", *small.elsewhere("index@warmup", "gpu"))
     assert result.status == 0, result.err
-    assert small.read("gpu/data/indexes/warmup/index.faiss") == small.read("data/indexes/warmup/index.faiss")
+    assert copies
+    assert small.read("gpu/data/indexes/warmup/index.faiss") == small.read("cpu/data/indexes/warmup/index.faiss")

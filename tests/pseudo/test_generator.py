@@ -16,6 +16,7 @@ from tasks.pseudo.generator import BATCH, load_generator, make_writer
 from tasks.pseudo.journal import Journal
 from tasks.pseudo.making import candidates
 from tasks.pseudo.params import Pseudo
+from tests.fake_gpu import GPU, fake_gpu
 
 CPU = torch.device("cpu")
 
@@ -117,3 +118,12 @@ def test_what_is_no_generator_is_refused(tiny_encoder: Path, tmp_path: Path) -> 
         Pseudo.model_validate({"kinds": ["title"], "generator": "x"})
     with pytest.raises(ValueError, match="kinds generated and generator null: expected generated among the kinds, and a generator"):
         Pseudo.model_validate({"kinds": ["generated"]})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_are_written_on_a_gpu(generator: Path, dtype: torch.dtype) -> None:
+    progress = Progress("generate", None)
+    with fake_gpu():
+        write = make_writer(generator, settings(generator), GPU, dtype, journal=Journal(Path("journal")), progress=progress)
+        written = write([f"document {number} about a river" for number in range(70)])
+    assert [len(queries) for queries in written] == [2] * 70
