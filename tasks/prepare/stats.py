@@ -1,33 +1,19 @@
 """Statistics of a prepared corpus, for stats.json and the terminal."""
 
-from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from tasks.core.plurals import counted
-from tasks.core.tables.lengths import Lengths, split_stats
+from tasks.core.tables.lengths import split_stats
 from tasks.core.tables.schemas import SPLITS
+from tasks.prepare.records import Tally
 
 Stats: TypeAlias = dict[str, Any]
 
 
-class Counted(Protocol):
-    """The writer's counts."""
-
-    documents: Lengths
-    queries: dict[str, Lengths]
-    empty_titles: int
-    empty_texts: int
-    copies: int
-    dropped: Counter[str]
-    white_ids: Counter[str]
-    leaks: int
-    dev_in_test: int
-
-
-def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
+def corpus_stats(tally: Tally, qrels: Mapping[str, pa.Table]) -> Stats:
     """The content of stats.json. Words are counted in the text, without the title. `dropped` counts by reason.
 
     Present only if not 0: `equal_texts`, documents with the title and text of an earlier one, up to case and blanks; `white_ids`, ids with
