@@ -4,7 +4,7 @@ import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -37,9 +37,9 @@ class Checked:
     empty_titles: int
     empty_texts: int
     read: int
-    dropped: Counter[str] = field(default_factory=Counter)
-    white_ids: Counter[str] = field(default_factory=Counter)
-    empty: frozenset[str] = frozenset()
+    dropped: Counter[str]
+    white_ids: Counter[str]
+    empty: frozenset[str]
 
 
 def check_part(read: Documents, settings: Prepare) -> Checked:
