@@ -84,11 +84,9 @@ class Names:
     shares: Shares
     known_splits: Mapping[str, str]
 
-    def document(self, row: Row) -> str:
-        return self._document(digest(row.passage, row.title))
-
-    def negative(self, text: str) -> str:
-        return self._document(digest(text))
+    def document(self, text: str, title: str = "") -> str:
+        key = digest(text, title)
+        return self.documents.get(key, key)
 
     def query(self, row: Row) -> str:
         key = digest(row.query)
@@ -98,9 +96,6 @@ class Names:
         """The split of a row. A row of dev or test stays there. A row of train goes to its query's known split, or by the query's hash."""
         known_split = self.known_splits.get(digest(row.query)) if self.known_splits and row.split == "train" else None
         return known_split or self.shares.split(row.split, row.query)
-
-    def _document(self, key: str) -> str:
-        return self.documents.get(key, key)
 
 
 def read(file: Path, column_spec: str = "", beside: Beside | None = None) -> Source:
@@ -152,13 +147,13 @@ def queries(file: Path, names: Names) -> Iterator[Query]:
 def qrels(file: Path, names: Names, split: str) -> Iterator[Qrel]:
     for row in rows(file, names.column_spec):
         if names.split(row) == split:
-            yield Qrel(row.at, names.query(row), names.document(row), 1)
+            yield Qrel(row.at, names.query(row), names.document(row.passage, row.title), 1)
 
 
 def negatives(file: Path, names: Names) -> Iterator[Negative]:
     for row in rows(file, names.column_spec):
         for text in row.negatives:
-            yield Negative(row.at, names.query(row), names.negative(text))
+            yield Negative(row.at, names.query(row), names.document(text))
 
 
 def rows(file: Path, column_spec: str) -> Iterator[Row]:
