@@ -71,7 +71,7 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
     tally = Tally(dropped=Counter(source.dropped))
     documents, empty = write_documents(source, settings, folder / "documents.parquet", tally=tally, processes=processes or cores())
     _refuse_repeated(documents, source.documents(), "document")
-    judged = {split: _read_qrels(source.qrels[split]()) if split in source.qrels else _read_qrels([]) for split in SPLITS}
+    judged = {split: _read_qrels(source.qrels[split]() if split in source.qrels else ()) for split in SPLITS}
     masks = {split: _known(judged[split], "doc", documents, empty, settings, tally) for split in SPLITS}
     queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
     tables = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
@@ -89,10 +89,7 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
         write_table(folder / "qrels" / f"{split}.parquet", QRELS, [table])
     stats = corpus_stats(tally, tables)
     write_json(folder / "stats.json", stats)
-    positives = Ids()
-    train = tables["train"].filter(pc.greater(tables["train"]["grade"], 0))
-    for batch in train.to_batches(BATCH_ROWS):
-        positives.add(pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist()))
+    positives = _pairs(tables["train"].filter(pc.greater(tables["train"]["grade"], 0)))
     return Corpus(documents, empty, queries["train"], positives, stats)
 
 
@@ -281,10 +278,7 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
     """The qrels in `mask`, each pair once. UserError if a pair has two grades or weights."""
     rows = np.flatnonzero(mask)
     table = judged.table.take(pa.array(rows)).combine_chunks()
-    ids = Ids()
-    for batch in table.to_batches(BATCH_ROWS):
-        ids.add(pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist()))
-    repeated = ids.repeated()
+    repeated = _pairs(table).repeated()
     if not repeated:
         return table
     keep = np.ones(len(table), dtype=np.bool_)
@@ -307,6 +301,14 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
         start += len(batch)
     tally.dropped["qrels given twice"] += int((~keep).sum())
     return table.filter(pa.array(keep)).combine_chunks()
+
+
+def _pairs(qrels: pa.Table) -> Ids:
+    """The pairs of a table of qrels."""
+    ids = Ids()
+    for batch in qrels.to_batches(BATCH_ROWS):
+        ids.add(pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist()))
+    return ids
 
 
 def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], kind: str) -> None:

@@ -59,7 +59,7 @@ def stats_table(stats: Stats) -> str:
     if copies := stats.get("equal_texts"):
         lines.append(f"equal texts: {counted(copies, 'documents')} {'is a copy of another' if copies == 1 else 'are copies of others'}")
     if white := stats.get("white_ids"):
-        listing = ", ".join(counted(count, f"{'queries' if kind == 'query' else 'documents'}") for kind, count in white.items())
+        listing = ", ".join(counted(count, "queries" if kind == "query" else "documents") for kind, count in white.items())
         lines.append(f"ids with white space, percent-encoded in TREC files: {listing}")
     if leaks := stats.get("leaks"):
         lines.append(f"also in dev or test: {counted(leaks, 'queries of train')}")
