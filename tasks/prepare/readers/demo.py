@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,10 @@ def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
             if split_of(description) == split:
                 yield from (Qrel(d.at, query_id(description), d.id, 1) for d in group)
 
-    def of(split: str) -> Any:
-        return lambda: qrels(split)
-
     return Source(
         documents=lambda: iter(documents),
         queries={"": queries},
-        qrels={split: of(split) for split in ("train", "dev", "test")},
+        qrels={split: partial(qrels, split) for split in ("train", "dev", "test")},
         dropped={reason: count for reason, count in dropped.items() if count},
     )
 
