@@ -4,7 +4,7 @@ Rounds start from one another, so a line is a chain of trainings. At each dot, n
 arXiv:2007.00808, Figure 2) or the loss changed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,11 @@ def learning_curves(systems: Sequence[System], metric: str, steps: Mapping[str, 
 
 def training_chain(name: str, starts: Mapping[str, str]) -> list[str]:
     """The chain of trainings that ends with `name`; each starts from the one before it."""
-    return list(reversed(list(_back(name, starts))))
-
-
-def _back(name: str, starts: Mapping[str, str]) -> Iterator[str]:
+    chain = []
     while name in starts:
-        yield name
+        chain.append(name)
         name = starts[name]
+    return chain[::-1]
 
 
 def negatives_note(entry: Mapping[str, Any]) -> str:
