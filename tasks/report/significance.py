@@ -65,7 +65,10 @@ def compare(systems: Sequence[System], split: str, params: Report, groups: Mappi
     order = list(present)
     baselines = [name for name in order if name in params.baselines]
     pairs = [
-        (present[system], present[baseline]) for system in order for baseline in baselines if _meets(system, baseline, baselines, order)
+        (present[system], present[baseline])
+        for system in order
+        for baseline in baselines
+        if system not in baselines or order.index(system) > order.index(baseline)
     ]
     numbers = [params.drawn(system.queries[split], groups) for system, _ in pairs]
     p_values = [
@@ -75,10 +78,6 @@ def compare(systems: Sequence[System], split: str, params: Report, groups: Mappi
         _pair(system, baseline, split, p=p, p_holm=p_holm, alpha=params.alpha, numbers=drawn)
         for (system, baseline), drawn, p, p_holm in zip(pairs, numbers, p_values, holm(p_values), strict=True)
     ]
-
-
-def _meets(system: str, baseline: str, baselines: list[str], order: list[str]) -> bool:
-    return order.index(system) > order.index(baseline) if system in baselines else True
 
 
 def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: float, alpha: float, numbers: Numbers) -> Pair:
