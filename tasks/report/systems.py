@@ -14,7 +14,7 @@ import pyarrow as pa
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
-from tasks.core.metrics.measures import cutoff, may_use_whole_run
+from tasks.core.metrics.measures import cutoff, may_use_whole_run, value_schema
 from tasks.core.metrics.selection import SYSTEMS, best_system
 from tasks.core.retrieval.fusion import DEPTH as FUSED_DEPTH
 from tasks.core.tables.parquet import read_table
@@ -54,12 +54,11 @@ def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str
 def _load(name: str, metrics: Path, values: Path, metric: str, sections: Mapping[str, Any]) -> System:
     means: dict[str, dict[str, float]] = read_json(metrics / f"{name}.json")
     tables: dict[str, pa.Table] = {}
-    for split in [split for split in SPLITS if split in means]:
+    for split in (split for split in SPLITS if split in means):
         measured = means[split]
         if metric not in measured:
             raise UserError(f"params.yaml: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measured)}")
-        schema = pa.schema([("query", pa.string()), *((measure, pa.float64()) for measure in measured)])
-        tables[split] = read_table(values / name / f"{split}.parquet", schema, ["query", metric])
+        tables[split] = read_table(values / name / f"{split}.parquet", value_schema(list(measured)), ["query", metric])
     queries = {split: table["query"].to_pylist() for split, table in tables.items()}
     return System(name, recipe(name, sections), means, queries, {split: table[metric].to_numpy() for split, table in tables.items()})
 
