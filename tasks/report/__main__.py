@@ -104,18 +104,8 @@ def terminal_table(contents: Contents) -> str:
     queries = len(next(system.queries[split] for system in contents.systems if split in system.queries))
     heading = caption(contents.dataset, contents.statistics["documents"]["count"], contents.titles, split, queries)
     best_pair = headline(pairs, contents.duel)
-    notes = "\n".join(
-        filter(
-            None,
-            (
-                contents.unjudged,
-                contents.in_two_splits,
-                contents.cut_short,
-                shared_documents_note(best_pair),
-                best_pair.warning if best_pair else "",
-            ),
-        )
-    )
+    on_pair = shared_documents_note(best_pair), best_pair.warning if best_pair else ""
+    notes = "\n".join(filter(None, (contents.unjudged, contents.in_two_splits, contents.cut_short, *on_pair)))
     tested = f"{params.tests} on {params.metric} {params.over}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}"
     return text(contents.table, heading, legend(params.metric, contents.chosen_on, tested if pairs else "", notes))
 
