@@ -48,18 +48,15 @@ def hardest_negatives(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> tor
     return negative_BS & F.one_hot(best_B, scores_BS.shape[1]).bool()
 
 
-def pair_losses(scores_BS: torch.Tensor) -> torch.Tensor:
-    """The RankNet loss of every (positive, candidate) pair, [B, S]: log(1 + e^(s- - s+)), STAR (arXiv:2104.08051), Eq. 14."""
-    return F.softplus(scores_BS - scores_BS.diagonal().unsqueeze(1))
-
-
 def ranknet(scores_BS: torch.Tensor, negative_BS: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:
-    """STAR as released (DRhard, model.py): mean over all pairs of the batch, hard and in-batch.
+    """STAR as released (DRhard, model.py): mean over all pairs of the batch, hard and in-batch, of log(1 + e^(s- - s+)).
+
+    The loss of a pair is RankNet's: STAR (arXiv:2104.08051), Eq. 14.
 
     It is also the pairwise softmax that ANCE trains with (ANCE, models.py): a softmax over one positive and one negative,
     -log( e^s+ / (e^s+ + e^s-) ), is log(1 + e^(s- - s+)); the mean is over all pairs.
     """
-    return mean_over(pair_losses(scores_BS), negative_BS, weight_B)
+    return mean_over(F.softplus(scores_BS - scores_BS.diagonal().unsqueeze(1)), negative_BS, weight_B)
 
 
 def star(scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tensor, alpha: float, weight_B: Weights = None) -> torch.Tensor:
@@ -83,7 +80,7 @@ def margin_mse(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch
     pairs_BH = valid_BG[:, :1] & valid_BG[:, 1:]
     margins_BH = (group_BG[:, :1] - group_BG[:, 1:]) - (teacher_BG[:, :1] - teacher_BG[:, 1:])
     squares_BH = margins_BH.masked_fill(~pairs_BH, 0.0).square()
-    return squares_BH.sum() / pairs_BH.sum().clamp(min=1) if weight_B is None else mean_over(squares_BH, pairs_BH, weight_B)
+    return mean_over(squares_BH, pairs_BH, weight_B)
 
 
 def kl(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:
