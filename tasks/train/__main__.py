@@ -7,9 +7,8 @@ from tasks.core.files import new_folder
 from tasks.core.params.runtime import read_runtime
 from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, library_version, mark_finished, scratch_folder, work_digest
 from tasks.core.training.ranks import open_ranks, single_worker
-from tasks.train.lora import peft_version
 from tasks.train.params import Round
 from tasks.train.round import Outs, train_round
 
@@ -43,7 +42,7 @@ def main() -> None:
             args.corpus / "qrels" / "train.parquet",
             *([args.weights] if args.weights else []),
             *([args.init_state] if params.optimizer_from != "fresh" or params.replay < 1 else []),
-            *([peft_version()] if params.adapters else []),
+            *([library_version("peft")] if params.adapters else []),
             *ranks.counted,
         )
         scratch = scratch_folder(f"train-{args.name}", digest)

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -18,14 +17,6 @@ from tasks.train.params import Lora
 
 LINEAR = (nn.Linear, Conv1D)  # Conv1D: GPT-2's linear layer, with transposed weights
 PROBED = 8  # tokens of each text in the probe of uncalled_layers
-
-
-def peft_version() -> str:
-    """The version of peft, or "" if it is not installed (`adapt` then raises)."""
-    try:
-        return version("peft")
-    except PackageNotFoundError:
-        return ""
 
 
 def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:

@@ -41,10 +41,10 @@ def code_digest(stage: str) -> str:
 
 def libraries() -> list[str]:
     """The versions of the libraries that compute."""
-    return [*map(_version, LIBRARIES), next(filter(None, map(_version, FAISS)), "")]
+    return [*map(library_version, LIBRARIES), next(filter(None, map(library_version, FAISS)), "")]
 
 
-def _version(library: str) -> str:
+def library_version(library: str) -> str:
     """A library's version; empty if it is not installed."""
     try:
         return version(library)
