@@ -162,11 +162,9 @@ class Gang:
             parts_RP = flat.new_empty(self.size, part)
             with peer_errors():
                 dist.all_to_all_single(parts_RP.view(-1), flat)
-            total_P = parts_RP[0]
-            for rank in range(1, self.size):
-                total_P = total_P + parts_RP[rank]
+            first_P, *others = parts_RP
             with peer_errors():
-                dist.all_gather(list(torch.split(flat, part)), total_P)
+                dist.all_gather(list(torch.split(flat, part)), sum(others, first_P))
             for parameter in bucket:
                 parameter.grad = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
             torch._foreach_copy_([parameter.grad for parameter in bucket if parameter.grad is not None], shaped)
