@@ -91,7 +91,7 @@ class Crew:
             self._run.done[number] = Raised(workers_lost(error, self._restarts))
             return
         times = f"{lost[number]} of {self._restarts}"
-        print(f"a worker of the Ray cluster was lost ({_first_line(error)}); its work is done again ({times})", file=sys.stderr, flush=True)
+        print(f"a worker of the Ray cluster was lost ({first_line(error)}); its work is done again ({times})", file=sys.stderr, flush=True)
         self._run.retries.append(numbered)
 
 
@@ -99,9 +99,10 @@ def workers_lost(error: Exception, restarts: int) -> WorkersLost:
     """The error of a piece of work that lost its worker or node too often; `error` is Ray's, of the last time."""
     return WorkersLost(
         f"the Ray cluster lost the workers of a piece of work {restarts + 1} times ({RUNTIME_FILE}: restarts: {restarts}): "
-        f"{_first_line(error)}; see the nodes' memory and Ray's logs, and run again"
+        f"{first_line(error)}; see the nodes' memory and Ray's logs, and run again"
     )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The kind of an error of Ray's, and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"

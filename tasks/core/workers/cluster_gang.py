@@ -21,6 +21,7 @@ from tasks.core.files import WORKER
 from tasks.core.params.runtime import Runtime
 from tasks.core.stage.progress import LIVE
 from tasks.core.workers.cluster import ROOM_SECONDS, Cluster, Session, join_session
+from tasks.core.workers.cluster_crew import first_line
 from tasks.core.workers.gang import PeerLost
 from tasks.core.workers.reach import reach_all
 from tasks.core.workers.together import GRACE, Outcome, Training, another_lost, find_lost_rank, redirect_output, retry_lost_ranks, run_rank
@@ -73,7 +74,7 @@ def _outcomes(cluster: Cluster, running: dict[Any, int], output: "FirstOutput") 
             except RayTaskError:  # of ours: a rank catches what its work raises
                 raise
             except RayError as error:
-                outcomes[rank], reasons[rank] = None, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+                outcomes[rank], reasons[rank] = None, first_line(error)
             if deadline is None and outcomes[rank] != Outcome():
                 deadline = time.monotonic() + GRACE
         output.show()
