@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from tasks.core.errors import UserError
 from tasks.core.plurals import counted
@@ -117,18 +118,13 @@ def with_weights(data: TrainingSet, queries: Tokens, documents: Tokens, qrels: P
 
     If no pair of the table is known here, `data` is returned unchanged.
     """
-    table = read_table(weights, WEIGHTS)
-    query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
-    q, d, known = known_pairs(table, query_ids, document_ids)
+    ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
+    q, d, values = _known_values(read_table(weights, WEIGHTS), "weight", *ids)
     if not len(q):
         return data
-    keys, first = np.unique(q * data.documents + d, return_index=True)
-    judged_q, judged_d = relevant_pairs(qrels, query_ids, document_ids)
-    judged_keys = judged_q * data.documents + judged_d
-    place = np.searchsorted(keys, judged_keys).clip(max=len(keys) - 1)
-    listed_weights = table["weight"].to_numpy()[known][first][place]
-    weighted = np.where(keys[place] == judged_keys, listed_weights, np.float32(1))
-    return replace(data, weights=lists_of(judged_q, judged_d, count_rows(query_ids), weighted).scores)
+    judged_q, judged_d = relevant_pairs(qrels, *ids)
+    weighted = _look_up(q * data.documents + d, values, judged_q * data.documents + judged_d, 1)
+    return replace(data, weights=lists_of(judged_q, judged_d, count_rows(ids[0]), weighted).scores)
 
 
 def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
@@ -155,12 +151,13 @@ def _top_ranks(negatives: Path, query_ids: Path, document_ids: Path, count: int,
     The ranking merges a table of negatives with the positives.parquet beside it.
     """
     listed = ranked_lists(negatives, query_ids, document_ids, (1, count), scratch)
-    table = read_table(negatives.with_name("positives.parquet"), RANKED)
-    known_q, known_d, known = known_pairs(table, query_ids, document_ids)
+    known_q, known_d, known_scores = _known_values(
+        read_table(negatives.with_name("positives.parquet"), RANKED), "score", query_ids, document_ids
+    )
     assert listed.scores is not None, "a table of negatives has scores"
     q = np.concatenate([known_q, np.repeat(np.arange(len(listed.counts)), listed.counts)])
     d = np.concatenate([known_d, listed.values])
-    scores = np.concatenate([table["score"].to_numpy()[known], listed.scores])
+    scores = np.concatenate([known_scores, listed.scores])
     order = np.lexsort((-scores, q))  # stable: of equal scores, known positives come first
     q, d, scores = q[order], d[order], scores[order]
     top = np.arange(len(q)) - np.searchsorted(q, q) < count
@@ -171,15 +168,23 @@ def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path
     """The score of each (query, document) pair in the table of positives at `path`: NaN if not listed; None if there is no table."""
     if not path.exists():
         return None
-    table = read_table(path, RANKED)
+    q, d, values = _known_values(read_table(path, RANKED), "score", query_ids, document_ids)
+    return _look_up(q * total + d, values, queries * total + documents, np.nan)
+
+
+def _known_values(table: pa.Table, column: str, query_ids: Path, document_ids: Path) -> tuple[Ints, Ints, Floats]:
+    """The pairs of `table` whose ids are both known, as (queries, documents), and their values in `column`."""
     q, d, known = known_pairs(table, query_ids, document_ids)
-    keys, first = np.unique(q * total + d, return_index=True)
-    scores = np.full(len(queries), np.nan, dtype=np.float32)
-    if len(keys):
-        pair_keys = queries * total + documents
-        place = np.searchsorted(keys, pair_keys).clip(max=len(keys) - 1)
-        scores = np.where(keys[place] == pair_keys, table["score"].to_numpy()[known][first][place], scores)
-    return scores
+    return q, d, table[column].to_numpy()[known]
+
+
+def _look_up(keys: Ints, values: Floats, wanted: Ints, missing: float) -> Floats:
+    """The value of each key of `wanted`: that of the first of `keys` that equals it, or `missing`."""
+    known_keys, first = np.unique(keys, return_index=True)
+    if not len(known_keys):
+        return np.full(len(wanted), missing, dtype=np.float32)
+    place = np.searchsorted(known_keys, wanted).clip(max=len(known_keys) - 1)
+    return np.where(known_keys[place] == wanted, values[first][place], np.float32(missing))
 
 
 def check_training_set(data: TrainingSet, params: Round) -> str:
