@@ -12,7 +12,5 @@ def read_figures(figures: Figures) -> Metrics:
     """The figures as numbers. Every read from a GPU makes the program wait, so all are read at once."""
     tensors = {name: value for name, value in figures.items() if isinstance(value, torch.Tensor)}
     values = torch.stack([value.detach().double() for value in tensors.values()]).tolist() if tensors else []
-    numbers = {name: value for name, value in figures.items() if not isinstance(value, torch.Tensor)} | dict(
-        zip(tensors, values, strict=True)
-    )
-    return {name: numbers[name] for name in figures}
+    numbers = dict(zip(tensors, values, strict=True))
+    return {name: numbers[name] if isinstance(value, torch.Tensor) else value for name, value in figures.items()}
