@@ -20,7 +20,7 @@ from tasks.core.tables.ids import Ints
 from tasks.core.tokens.chunks import Chunks
 from tasks.core.tokens.folder import cut_by_budget, pad_rows
 from tasks.core.training.figures import Figures
-from tasks.core.training.gradient_cache import backward_to, gather_vectors
+from tasks.core.training.gradient_cache import backward_to, gather_vectors, last_ones
 from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import Unpadded, best_training_tokens
 from tasks.pretrain.batches import Batch, draw_batch
@@ -231,8 +231,7 @@ class Step:
     def backward(self) -> Figures:
         """Leave the step's gradients in the module (in a gang, this rank's share of them), and return the metrics to plot."""
         params, own = self.params, self.own
-        fits = {number for place, number in enumerate(own) if sum(self.sizes[later] for later in own[place:]) <= self.work.graph_tokens}
-        graph_cuts = fits if params.contrastive else set()
+        graph_cuts = last_ones(own, self.sizes, self.work.graph_tokens) if params.contrastive else set()
         leaves, graphs, metrics = self.contrast(graph_cuts) if params.contrastive else (None, {}, dict[str, torch.Tensor]())
         parts: dict[int, Vectors] = {}
         mlm, decoder_loss, correct = torch.zeros(3, dtype=torch.float64, device=self.work.device).unbind()

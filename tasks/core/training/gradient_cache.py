@@ -80,7 +80,7 @@ def cached_backward(
     passes = _Passes(sides, chunks, compute, key, unpadded)
     work = [list(range(len(chunks)))] if gang is None else gang.deal([chunk.size for chunk in chunks])
     own_numbers = work[rank]
-    with_graph = _last_ones(own_numbers, [chunk.size for chunk in chunks], compute.graph_tokens)
+    with_graph = last_ones(own_numbers, [chunk.size for chunk in chunks], compute.graph_tokens)
     graphs: dict[int, torch.Tensor] = {}
     vectors: list[list[torch.Tensor]] = [[torch.empty(0, side.tower.width, device=compute.device)] for side in sides]  # of our own chunks
     for number in own_numbers:
@@ -145,7 +145,7 @@ class _Passes:
             self.unpadded[tower].give_back()
 
 
-def _last_ones(numbers: Sequence[int], sizes: Sequence[int], tokens: int) -> set[int]:
+def last_ones(numbers: Sequence[int], sizes: Sequence[int], tokens: int) -> set[int]:
     """The last of the chunks `numbers` that have at most `tokens` in all; `sizes`: the tokens of all chunks."""
     return {number for place, number in enumerate(numbers) if sum(sizes[later] for later in numbers[place:]) <= tokens}
 
