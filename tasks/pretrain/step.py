@@ -110,6 +110,10 @@ class Step:
         self.own = self.shares[0 if work.gang is None else work.gang.rank]  # the cuts that this rank computes
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
+    def autocast(self) -> torch.autocast:
+        """A new context that computes in bfloat16, if the work does."""
+        return torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16)
+
     def encode(self, number: int, masked: bool) -> Encoded:
         """Hidden states and attention mask of cut `number`. Dropout is the same at every call."""
         torch.manual_seed(draw_seed(*self.key, number, masked))
@@ -119,7 +123,7 @@ class Step:
         mask_BL = to_device(mask_BL, device)
         if self.unpadded is not None:
             return self.unpadded.padded(rows), mask_BL
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+        with self.autocast():
             return self.module.hidden(to_device(ids_BL, device), mask_BL), mask_BL
 
     def leave(self, term: torch.Tensor) -> None:
@@ -138,7 +142,7 @@ class Step:
     def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cut `number`'s share of the step's MLM loss, not weighted, and how many masked tokens were predicted correctly."""
         assert self.module.head is not None
-        picked = [(b, k) for b, k in enumerate(self.cuts[number].tolist())]
+        picked = list(enumerate(self.cuts[number].tolist()))
         rows = np.concatenate([np.full(int(self.batch.hidden[k].sum()), b) for b, k in picked])
         places = np.concatenate([np.flatnonzero(self.batch.hidden[k]) for _, k in picked])
         truth = np.concatenate([self.batch.clean[k][self.batch.hidden[k]] for _, k in picked])
@@ -153,7 +157,7 @@ class Step:
 
         def part(hidden_MH: torch.Tensor, truth_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             assert self.module.head is not None
-            with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+            with self.autocast():
                 logits_MV = self.module.head(hidden_MH, self.module.embeddings()).float()
             return masked_tokens(logits_MV, truth_M), (logits_MV.detach().argmax(1) == truth_M).sum()
 
@@ -178,7 +182,7 @@ class Step:
             visible_BLL[place, :size, :size], decoded_BL[place, :size] = self.batch.visible[text], self.batch.decoded[text]
         ids_BL = to_device(pad_rows([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
         decoded = tuple(to_tensor(places, self.work.device) for places in decoded_BL.nonzero())
-        with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+        with self.autocast():
             asking_BLH, context_BLH = decoder_inputs(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
             decoded_BLH = module.decoder(asking_BLH, context_BLH, to_tensor(visible_BLL, self.work.device))
         losses_M, _ = self.predicted(decoded_BLH[decoded], ids_BL[decoded])
