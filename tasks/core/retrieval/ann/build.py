@@ -16,7 +16,7 @@ import torch
 from tasks.core.encoding.encode import Vectors
 from tasks.core.errors import UserError, user_error
 from tasks.core.files import new_file
-from tasks.core.retrieval.ann.factories import layers, reason
+from tasks.core.retrieval.ann.factories import layers, reason, transforms_of
 from tasks.core.retrieval.ann.search import FLAT
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.gpu.indexes import FaissGpu, gpu_copy
@@ -177,9 +177,7 @@ def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
     """
     vectors = sample
     for layer in layers(index):
-        chain: Any = layer.chain if isinstance(layer, faiss.IndexPreTransform) else None  # a std::vector; faiss' own types say list
-        for place in range(chain.size() if chain else 0):
-            step = faiss.downcast_VectorTransform(chain.at(place))
+        for step in transforms_of(layer):
             if not step.is_trained:
                 faiss.omp_set_num_threads(threads if isinstance(step, faiss.OPQMatrix) else 1)
                 step.train(vectors)

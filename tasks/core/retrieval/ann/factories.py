@@ -43,8 +43,7 @@ def checked_factory(factory: str) -> str:
         import faiss  # a fifth of a second, which the default does not need
 
         try:
-            small_factory = re.sub(r"IVF\d+[kM]?", "IVF1", factory)  # a list takes memory
-            index = faiss.index_factory(_width(factory), small_factory, faiss.METRIC_INNER_PRODUCT)
+            index = _small_index(_width(factory), factory)
         except RuntimeError as error:
             if not re.search(r"\bd\w* % ", str(error)) or _is_fixed(factory):  # else another width suits it
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None
@@ -72,7 +71,7 @@ def width_mismatch(factory: str, width: int) -> str:
     import faiss
 
     try:
-        index = faiss.index_factory(width, re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)
+        index = _small_index(width, factory)
     except RuntimeError as error:
         return f"faiss says: {reason(error)}"
     for step in _transforms(index):
@@ -111,7 +110,7 @@ def scans_fast(factory: str) -> bool:
     import faiss
 
     try:
-        outer: Any = faiss.index_factory(_width(factory), re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)
+        outer = _small_index(_width(factory), factory)
     except RuntimeError:
         return False
     inner: Any = faiss.downcast_index(outer)  # `outer` owns what it leads to
@@ -129,13 +128,19 @@ def is_plain_pq(index: Any) -> bool:
 
     inner: Any = faiss.downcast_index(index)  # `index` owns what it leads to
     if isinstance(inner, faiss.IndexPreTransform):
-        chain: Any = inner.chain  # a std::vector; faiss' own types say list
-        steps = [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+        steps = transforms_of(inner)
         if len(steps) != 1 or not isinstance(steps[0], faiss.LinearTransform) or steps[0].have_bias:
             return False
         inner = faiss.downcast_index(inner.index)
     is_pq = type(inner) is faiss.IndexPQ or (type(inner) is faiss.IndexIVFPQ and inner.nlist == 1)
     return is_pq and inner.pq.nbits == 8
+
+
+def _small_index(width: int, factory: str) -> Any:
+    """The empty index of a factory string, with one inverted list in place of many: each takes memory. RuntimeError if faiss refuses it."""
+    import faiss
+
+    return faiss.index_factory(width, re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)
 
 
 def _width(factory: str) -> int:
@@ -146,13 +151,11 @@ def _width(factory: str) -> int:
 
 def _is_fixed(factory: str) -> bool:
     """Whether faiss cannot split the output of a transform in the string (PCA32,PQ48), whatever the width of the encoder's vectors."""
-    import faiss
-
     base_factory = re.sub(r",Refine\(.*", "", factory)  # the refining index has the encoder's vectors
     if not (match := re.match(r"(?:[^,()]+,)*?(?:PCAR?|RR|OPQ\d+_)(\d+),(.+)", base_factory)):
         return False
     try:
-        faiss.index_factory(int(match[1]), re.sub(r"IVF\d+[kM]?", "IVF1", match[2]), faiss.METRIC_INNER_PRODUCT)
+        _small_index(int(match[1]), match[2])
     except RuntimeError:
         return True
     return False
@@ -171,6 +174,14 @@ def layers(index: Any) -> Iterator[Any]:
             index = index.index
         else:
             return
+
+
+def transforms_of(layer: Any) -> list[Any]:
+    """The transforms of one of `layers`: PCA and the like, in their order; empty for an index of another kind."""
+    import faiss
+
+    chain: Any = layer.chain if isinstance(layer, faiss.IndexPreTransform) else None  # a std::vector; faiss' own types say list
+    return [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size() if chain else 0)]
 
 
 def _refuse_centroids(index: Any, factory: str) -> None:
@@ -203,9 +214,7 @@ def _transforms(index: Any) -> Iterator[Any]:
     for layer in layers(index):
         if isinstance(layer, faiss.IndexRefine):
             yield from _transforms(layer.refine_index)
-        chain: Any = layer.chain if isinstance(layer, faiss.IndexPreTransform) else None  # a std::vector; faiss' own types say list
-        for place in range(chain.size() if chain else 0):
-            yield faiss.downcast_VectorTransform(chain.at(place))
+        yield from transforms_of(layer)
 
 
 def _least(index: Any) -> int:
@@ -214,9 +223,7 @@ def _least(index: Any) -> int:
 
     least = 1
     for layer in layers(index):
-        chain: Any = layer.chain if isinstance(layer, faiss.IndexPreTransform) else None  # a std::vector; faiss' own types say list
-        for place in range(chain.size() if chain else 0):
-            step = faiss.downcast_VectorTransform(chain.at(place))
+        for step in transforms_of(layer):
             if isinstance(step, faiss.PCAMatrix):
                 least = max(least, step.d_out)
             elif isinstance(step, faiss.OPQMatrix):
