@@ -22,6 +22,11 @@ from tasks.core.files import new_file
 RUN = "[0-9a-f]" * 64  # glob: an entry of the run cache
 
 
+def _replace(owner: Any, name: str, new: Any) -> None:
+    """Replace an attribute of a class or module of DVC. mypy forbids a plain assignment."""
+    setattr(owner, name, new)
+
+
 @cache
 def check_by_content() -> None:
     """From now on, this process checks the local cache by content (see flows.storage.cache). Cost: a stat and a lookup per object.
@@ -50,8 +55,8 @@ def check_by_content() -> None:
                 odb.check(hash_info.value)
         return load(cls, odb, hash_info, *args, **kwargs)
 
-    setattr(LocalHashFileDB, "check", check)  # noqa: B010 - mypy forbids the plain form
-    setattr(Tree, "load", classmethod(load_checked))  # noqa: B010
+    _replace(LocalHashFileDB, "check", check)
+    _replace(Tree, "load", classmethod(load_checked))
 
 
 @cache
@@ -109,12 +114,12 @@ def durably() -> None:
                 path.unlink()  # DVC would keep it, not the whole one of the next run
         return None
 
-    setattr(StageCache, "_load", load)  # noqa: B010 - mypy forbids the plain form
-    setattr(_common, "_dump_data", dump)  # noqa: B010
-    setattr(_yaml, "_dump_data", dump)  # noqa: B010
-    setattr(LocalHashFileDB, "protect", flush_and_protect)  # noqa: B010
-    setattr(system, "reflink", reflink_whole)  # noqa: B010
-    setattr(local, "copyfile", copy_whole)  # noqa: B010
+    _replace(StageCache, "_load", load)
+    _replace(_common, "_dump_data", dump)
+    _replace(_yaml, "_dump_data", dump)
+    _replace(LocalHashFileDB, "protect", flush_and_protect)
+    _replace(system, "reflink", reflink_whole)
+    _replace(local, "copyfile", copy_whole)
 
 
 def report_disk_errors() -> None:
@@ -145,8 +150,8 @@ def report_disk_errors() -> None:
         *_, to_fs, to_file = places
         return bool(getattr(to_fs, f"is_{kind}", lambda _: True)(to_file))
 
-    setattr(Link, "__call__", link_or_tell)  # noqa: B010 - mypy forbids the plain form
-    setattr(generic, "_test_link", test_or_tell)  # noqa: B010
+    _replace(Link, "__call__", link_or_tell)
+    _replace(generic, "_test_link", test_or_tell)
 
 
 def link_new_outs() -> None:
@@ -167,7 +172,7 @@ def link_new_outs() -> None:
         limited_store: Any = SimpleNamespace(fs=store.fs, cache_types=types, oid_to_path=store.oid_to_path)
         determine(diff, path, fs, limited_store)
 
-    setattr(checkout, "_determine_files_to_relink", by_the_disk)  # noqa: B010 - mypy forbids the plain form
+    _replace(checkout, "_determine_files_to_relink", by_the_disk)
 
 
 @cache
@@ -187,7 +192,7 @@ def send_listings_last() -> None:
         failed = do_transfer(src, dest, set(obj_ids) - listings, missing_ids, **kwargs)
         return failed | do_transfer(src, dest, listings, set(missing_ids) | failed, **kwargs)
 
-    setattr(transfer, "_do_transfer", files_first)  # noqa: B010 - mypy forbids the plain form
+    _replace(transfer, "_do_transfer", files_first)
 
 
 @cache
@@ -204,7 +209,7 @@ def ignore_stored_object_list() -> None:
     def collect_in_memory(idxs: Any, storage: str, *args: Any, **kwargs: Any) -> Any:
         return collect(idxs, storage, *args, **kwargs | {"cache_index": None, "cache_key": None})
 
-    setattr(fetch, "collect", collect_in_memory)  # noqa: B010 - mypy forbids the plain form
+    _replace(fetch, "collect", collect_in_memory)
 
 
 def observe_entries(callback: Callable[[str, Any], None]) -> None:
@@ -218,7 +223,7 @@ def observe_entries(callback: Callable[[str, Any], None]) -> None:
         callback(*next(iter(entries.items())))
         return entries
 
-    setattr(serialize, "to_lockfile", tell)  # noqa: B010 - mypy forbids the plain form
+    _replace(serialize, "to_lockfile", tell)
 
 
 def verify_downloads(on_corrupt: Callable[[Download], None]) -> None:
@@ -287,14 +292,11 @@ def verify_downloads(on_corrupt: Callable[[Download], None]) -> None:
         failed_ids = do_transfer(src, dest, set(obj_ids) - unreadable, set(missing_ids) | unreadable, **kwargs)
         return failed_ids | unreadable
 
-    for owner, name, function in (
-        (DataCloud, "get_remote", get_verified),
-        (HashFileDB, "add", add_verified),
-        (HashFileDB, "check", check_told),
-        (Tree, "load", classmethod(load_verified)),
-        (transfer, "_do_transfer", transfer_readable),
-    ):
-        setattr(owner, name, function)
+    _replace(DataCloud, "get_remote", get_verified)
+    _replace(HashFileDB, "add", add_verified)
+    _replace(HashFileDB, "check", check_told)
+    _replace(Tree, "load", classmethod(load_verified))
+    _replace(transfer, "_do_transfer", transfer_readable)
 
 
 def wait_for_same_stage(folder: Path) -> None:
@@ -332,7 +334,7 @@ def wait_for_same_stage(folder: Path) -> None:
                 for out, info in zip(stage.outs, hash_infos, strict=True):
                     out.hash_info = info
 
-    setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
+    _replace(StageCache, "restore", restore_in_turn)
 
 
 def read_project_once() -> None:
@@ -348,14 +350,14 @@ def read_project_once() -> None:
         matches = [stage for stage in self.repo.index.stages if stage.addressing == target]
         return matches or collect(self, target, *args, **kwargs)
 
-    setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
+    _replace(StageLoad, "collect", from_index)
 
 
 def replace_unsaved() -> None:
     """From now on, a pull in this process replaces outs that `gc` removed from the cache. DVC requires `--force`, which `repro` lacks."""
     from dvc.repo import checkout
 
-    setattr(checkout, "_check_can_delete", lambda *_: None)  # noqa: B010 - mypy forbids the plain form
+    _replace(checkout, "_check_can_delete", lambda *_: None)
 
 
 def fetch_runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
@@ -372,8 +374,8 @@ def fetch_runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
         runs = load(self, stage)
         return runs if runs or not fetch(self.repo, Path(self._get_cache_dir(_get_stage_hash(stage)))) else load(self, stage)
 
-    setattr(StageCache, "_load", load_or_fetch)  # noqa: B010 - mypy forbids the plain form
-    setattr(StageCache, "pull", lambda *_, **__: [])  # noqa: B010
+    _replace(StageCache, "_load", load_or_fetch)
+    _replace(StageCache, "pull", lambda *_, **__: [])
 
 
 def compare_runs_by_listing() -> None:
@@ -397,4 +399,4 @@ def compare_runs_by_listing() -> None:
         copy(source, target, missing)
         return [(key.rpartition("/")[2], value) for key, _, value in (name.rpartition("/") for name in missing)]
 
-    setattr(StageCache, "transfer", transfer_listed)  # noqa: B010 - mypy forbids the plain form
+    _replace(StageCache, "transfer", transfer_listed)
