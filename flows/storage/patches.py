@@ -14,7 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flows.storage.remote import Download, md5
+from flows.storage.cache import is_object
+from flows.storage.remote import Download
 from flows.storage.small_files import Place, copy
 from tasks.core.errors import parse_disk_fault
 from tasks.core.files import new_file
@@ -281,7 +282,7 @@ def verify_downloads(on_corrupt: Callable[[Download], None]) -> None:
     def load_verified(cls: Any, odb: Any, hash_info: Any, *args: Any, **kwargs: Any) -> Any:
         if hash_info.value and odb.fs.protocol != "memory" and isinstance(odb.state, StateNoop):
             path = odb.oid_to_path(hash_info.value)
-            if md5([odb.fs.cat_file(path)]) != hash_info.value.removesuffix(".dir"):
+            if not is_object(odb.fs.cat_file(path), hash_info.value):
                 on_corrupt(Download(odb.fs, path, hash_info.value))
                 raise ObjectFormatError(f"{path} is corrupt")
         return load(cls, odb, hash_info, *args, **kwargs)
