@@ -212,17 +212,11 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
     for name in entries(sections, "mine"):
         if name not in rounds:
             raise UserError(f"{where}: mine.{name}: no round {name}; negatives are mined with a round: {', '.join(rounds)}")
-    for name, entry in rounds.items():
-        for field, known in (("init", encoders), ("negatives", negatives)):
-            if entry[field] not in known:
-                hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
-                raise UserError(
-                    f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known - {name}))}{hint}"
-                )
     rerankers, runs = set(entries(sections, "rerankers")), {"bm25", *rounds, *entries(sections, "adore"), *entries(sections, "fuse")}
     systems = {*runs, *entries(sections, "rerank"), *entries(sections, "rescore")}
     split = _with_two_towers(sections)
     fields: dict[str, dict[str, set[Any]]] = {
+        "rounds": {"init": encoders, "negatives": negatives},
         "pretrain": {"init": encoders - split},  # pretrains one tower for both sides
         "mix": {"first": negatives, "second": negatives},
         "rerankers": {"negatives": negatives},
