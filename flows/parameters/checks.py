@@ -285,17 +285,19 @@ def check_rounds(parameters: Parameters, where: str) -> None:
     """Check what each round requires of its negatives and of the round that it continues."""
     rounds = parameters.rounds
     for name, entry in rounds.items():
+        if entry.optimizer_from == "fresh":
+            continue
         previous = rounds.get(entry.init)
-        if entry.optimizer_from != "fresh" and (previous is None or previous.optimizer != entry.optimizer):
+        if previous is None or previous.optimizer != entry.optimizer:
             found = f"{entry.init!r}, which is not a round" if previous is None else f"a round trained with {previous.optimizer}"
             expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: fresh"
             raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
-        if entry.optimizer_from != "fresh" and previous and previous.lora:
+        if previous.lora:
             raise UserError(
                 f"{where}: rounds.{name}.init: found {entry.init!r}, whose optimizer state is of LoRA adapters, since merged; expected a "
                 "round with lora: null, or optimizer_from: fresh"
             )
-        if entry.optimizer_from != "fresh" and previous and previous.steps == 0:
+        if previous.steps == 0:
             raise UserError(
                 f"{where}: rounds.{name}.init: found {entry.init!r}, a round of no steps, which has no optimizer state to continue from; "
                 f"expected a round that trains{f', such as {previous.init}' if previous.init in rounds else ''}, or optimizer_from: fresh"
@@ -311,10 +313,10 @@ def check_rounds(parameters: Parameters, where: str) -> None:
                 f"{key}.hard_negatives: found {entry.hard}, expected at most {max(available, 0)}: {limit_key} keeps ranks 1 to {depth}, "
                 f"window is {list(entry.window)}; raise {limit_key}, or ask for fewer"
             )
-        scored = entry.negatives in {**parameters.mine, **parameters.teacher}
-        if (entry.distilled or entry.sampling == "simans") and not scored:
+        scored = [*parameters.mine, *parameters.teacher]
+        if (entry.distilled or entry.sampling == "simans") and entry.negatives not in scored:
             setting = f"loss {entry.loss}" if entry.distilled else "sampling simans"
-            known = ", ".join({**parameters.mine, **parameters.teacher}) or "none yet; add one"
+            known = ", ".join(scored) or "none yet; add one"
             raise UserError(
                 f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {setting} needs the positives' scores"
             )
