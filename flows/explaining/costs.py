@@ -8,7 +8,7 @@ from flows.explaining.runs import TRAININGS
 from flows.explaining.shapley import Coalition
 from flows.explaining.sides import DATA, Factor, Side
 from flows.process.display import clock
-from flows.repository.lock import Lock, entry_digest, parameters, tracked
+from flows.repository.lock import Lock, parameters, tracked
 from flows.repository.worktree import SOURCE
 from flows.storage import makings
 from flows.storage.cache import cache_folder
@@ -42,9 +42,8 @@ class Estimate:
 
 def recorded_seconds(*locks: Lock) -> dict[str, float]:
     """Seconds that each stage took, here or at a colleague's, by the cache's records; later locks take precedence."""
-    digests = {stage: entry_digest(entry) for lock in locks for stage, entry in lock.items()}
-    records = makings.read(cache_folder(), digests.values())
-    return {stage: float(records[digest].get("seconds", 0)) for stage, digest in digests.items() if digest in records}
+    entries = {stage: entry for lock in locks for stage, entry in lock.items()}
+    return {stage: float(record.get("seconds", 0)) for stage, record in makings.of_stages(cache_folder(), entries).items()}
 
 
 def estimate(

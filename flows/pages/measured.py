@@ -17,7 +17,7 @@ from flows.measuring import environments, timing
 from flows.pages import analyses, costs, origins, quality
 from flows.process.display import clock
 from flows.repository.graph import Graph
-from flows.repository.lock import entry_digest, read_lock
+from flows.repository.lock import read_lock
 from flows.results import generations, metrics
 from flows.storage import makings
 from flows.storage.cache import cache_folder
@@ -78,9 +78,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, provenance: 
     took, upstream = timing.measured(lock), {name: stage.upstream for name, stage in graph.stages.items()}
     races = quality.races(sections, upstream, took, quality=dev)
     cost = costs.costs(graph, environments.of_artifacts(lock, field="cost"))
-    digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
-    by_digest = makings.read(cache_folder(), digests.values())
-    records = {stage: by_digest[digest] for stage, digest in digests.items() if digest in by_digest}
+    records = makings.of_stages(cache_folder(), lock)
     parts = [
         *(race_section(race, metric) for race in races),
         Section("cost", "Cost", Markup(costs.cost_table(cost) if cost else ""), costs.COST_NOTE),

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from flows.measuring.sizes import Size, current_size, outs, work
 from flows.process.display import FEW, clock
-from flows.repository.lock import entry_digest, read_lock
+from flows.repository.lock import read_lock
 from flows.storage import links, makings
 from flows.storage.cache import cache_folder
 from tasks.core.errors import DiskError, UserError
@@ -60,20 +60,15 @@ def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool
     """The estimated costs of each stage, from its record in the cache; with `by_kind`, else from a stage of the same kind."""
     cache = cache or cache_folder()
     lock = read_lock()
-    digests = {stage: entry_digest(lock[stage]) for stage in stages if stage in lock}
-    own_records = makings.read(cache, digests.values())
-    records = {stage: own_records[digest] for stage, digest in digests.items() if digest in own_records}
+    records = makings.of_stages(cache, {stage: lock[stage] for stage in stages if stage in lock})
     records |= makings.latest(cache, set(stages) - records.keys())
     sections = read_parameters(FROZEN) if FROZEN.exists() else {}
     size = None if PREPARE in stages else current_size(sections)  # prepare may find other data
     kind_records = {}
     if by_kind:
         missing = {_kind(stage) for stage in set(stages) - records.keys()}
-        other_digests = {stage: entry_digest(entry) for stage, entry in lock.items() if _kind(stage) in missing}
-        other_records = makings.read(cache, other_digests.values())
-        kind_records = _one_per_kind(
-            {stage: other_records[digest] for stage, digest in other_digests.items() if digest in other_records}
-        ) | _one_per_kind(records)
+        others = makings.of_stages(cache, {stage: entry for stage, entry in lock.items() if _kind(stage) in missing})
+        kind_records = _one_per_kind(others) | _one_per_kind(records)
     rounds = sections.get("rounds") or {}
     return [_forecast(stage, records.get(stage, kind_records.get(_kind(stage))), size=size, rounds=rounds) for stage in stages]
 

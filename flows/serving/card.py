@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.repository.lock import Lock, entry_digest, parameters, read_blob
+from flows.repository.lock import Lock, parameters, read_blob
 from flows.storage import makings
 from flows.storage.cache import cache_of
 from flows.team.lineage import ancestors, sources_of
@@ -40,8 +40,8 @@ def write_card(project: Path, now: Champion, folder: Path) -> None:
         measured = measured or champion.metrics_of(project, now.commit, now.model)  # older records of a champion set by hand have none
     export = read_record(folder)
     steps = steps_of(lock, export)
-    records = makings.read(cache_of(project), [entry_digest(lock[name]) for name in steps])
-    made = {name: records.get(entry_digest(lock[name]), {}) for name in steps}
+    records = makings.of_stages(cache_of(project), {name: lock[name] for name in steps})
+    made = {name: records.get(name, {}) for name in steps}
     parts = (header(now, source, measured), text(now, export, source=source, stats=stats, measured=measured, lock=lock, made=made))
     write_text(folder / CARD, with_digest("".join(parts)))
 

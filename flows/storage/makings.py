@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.repository.git import git
+from flows.repository.lock import Lock, entry_digest
 from flows.storage.small_files import Place, copy
 from tasks.core.files import read_mapping, write_text
 
@@ -45,6 +46,13 @@ def save(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
 def read(cache: Path, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The records of these entries, by digest. Missing and truncated ones are left out."""
     return {digest: record for digest in digests if (record := read_mapping(record_path(cache, digest)))}
+
+
+def of_stages(cache: Path, lock: Lock) -> dict[str, dict[str, Any]]:
+    """The records of these stages of a dvc.lock, by stage. Stages without a record are left out."""
+    digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
+    records = read(cache, digests.values())
+    return {stage: records[digest] for stage, digest in digests.items() if digest in records}
 
 
 def latest(cache: Path, stages: Iterable[str]) -> dict[str, dict[str, Any]]:

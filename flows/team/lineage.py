@@ -16,7 +16,6 @@ from flows.repository.lock import (
     commit_of,
     corpus_of,
     current_lock,
-    entry_digest,
     is_committed,
     lock_of,
     out_digests,
@@ -111,9 +110,8 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
     stages = ancestors(lock, makers[path])
     objects = cache / "files" / "md5"
     code = Code(commit)
-    digests = {name: entry_digest(lock[name]) for name in stages}
-    records = makings.read(cache, digests.values())
-    steps = tuple(replace(_step(name, lock, makers, code=code, cache=cache), making=records.get(digests[name], {})) for name in stages)
+    records = makings.of_stages(cache, {name: lock[name] for name in stages})
+    steps = tuple(replace(_step(name, lock, makers, code=code, cache=cache), making=records.get(name, {})) for name in stages)
     seen, corpus = _current(steps), corpus_of(lock)
     return Lineage(
         path,
