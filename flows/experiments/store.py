@@ -20,7 +20,7 @@ from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact_path
 from tasks.core.errors import UserError, printable
-from tasks.core.metrics.selection import best_system, metric_of
+from tasks.core.metrics.selection import METRIC, best_system, metric_of
 from tasks.core.plurals import counted
 
 PARAMS = "params.yaml"
@@ -162,9 +162,7 @@ def table(experiments: Sequence[Experiment], test: bool) -> str:
     ]
     models = list(dict.fromkeys(model for experiment in experiments for model in experiment.metrics))
     splits = ["dev", "test"] if test else ["dev"]
-    measure = next(
-        (str(experiment.params[key]) for experiment in experiments for key in ("report.metric",) if key in experiment.params), "nDCG@10"
-    )
+    measure = next((str(experiment.params["report.metric"]) for experiment in experiments if "report.metric" in experiment.params), METRIC)
     columns = [
         (split, model)
         for split in splits

@@ -27,6 +27,7 @@ from tasks.core.charts.vega import Line, Point, curve_lines, figure, legend, lin
 from tasks.core.charts.vega import Span as Bar
 from tasks.core.charts.vega import spans as drawn_spans
 from tasks.core.files import read_json, write_text
+from tasks.core.metrics.selection import metric_of
 from tasks.core.params.sections import FROZEN, read_parameters
 from tasks.core.plurals import counted
 
@@ -72,7 +73,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, provenance: 
     if not REPORT.is_file():
         return
     lock, sections = read_lock(), read_parameters(FROZEN)  # params.yaml may be edited during a run
-    metric = str((sections.get("report") or {}).get("metric", "nDCG@10"))
+    metric = metric_of(sections)
     all_metrics, _ = generations.current_metrics(metrics.read_metrics(), lock)
     dev = {model: float(splits["dev"][metric]) for model, splits in all_metrics.items() if metric in splits.get("dev", {})}
     took, upstream = timing.measured(lock), {name: stage.upstream for name, stage in graph.stages.items()}

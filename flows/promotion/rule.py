@@ -9,6 +9,7 @@ from flows.intake.settings import FILE
 from flows.promotion.records import Evidence, Promotion, Verdict
 from tasks.core.errors import UserError
 from tasks.core.metrics.added import lower_is_better
+from tasks.core.metrics.selection import metric_of
 from tasks.core.plurals import counted
 from tasks.core.statistics.confirmation import shuffled
 from tasks.core.statistics.judged import is_click
@@ -91,7 +92,7 @@ def rare_loss_note(mean: float, rule: Promotion, *, groups: int, queries: int) -
 
 def measure_of(rule: Promotion, sections: Mapping[str, Any]) -> str:
     """The measure that chooses and decides. UserError if `evaluate` does not compute it, or lower values of it are better."""
-    measure = rule.metric or str((sections.get("report") or {}).get("metric", "nDCG@10"))
+    measure = rule.metric or metric_of(sections)
     known = (sections.get("evaluate") or {}).get("measures")
     if known and measure not in known:
         raise UserError(f"{FILE}: promotion.metric: found {measure!r}, expected one of evaluate.measures: {', '.join(known)}")
