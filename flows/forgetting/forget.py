@@ -316,12 +316,8 @@ def stale_runs(remote: Remote, oids: Collection[str]) -> list[str]:
 
 def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, list[str]]]:
     """The places of the notes for other projects, in the cache and on each remote, with the digests that the plan removes there."""
-    from dvc.fs import LocalFileSystem
-
-    yield (
-        Place(LocalFileSystem(), str(root / forgettings.FOLDER)),
-        [oid for oid in plan.holdings.oids if object_path(store.objects, oid).exists()],
-    )
+    here = [oid for oid in plan.holdings.oids if object_path(store.objects, oid).exists()]
+    yield Place.on_disk(root / forgettings.FOLDER), here
     for remote in store.remotes:
         yield Place(remote.fs, remote.fs.join(remote.root, forgettings.FOLDER)), list(plan.holdings.oids.keys() & remote.places.keys())
 

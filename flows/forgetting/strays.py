@@ -86,8 +86,6 @@ def find_strays(texts: Collection[str], entries: Sequence[Entry], store: Store, 
 
 def remove_strays(strays: Strays, store: Store, tell: Callable[[str], None]) -> None:
     """Remove them, with a note for the projects that they belong to. S3 and ssh come first: what is read tells which of them they have."""
-    from dvc.fs import LocalFileSystem
-
     for remote in store.remotes:
         if remote.fs.protocol != "local":
             if owned := strays.owners.keys() & remote.places.keys():
@@ -96,7 +94,7 @@ def remove_strays(strays: Strays, store: Store, tell: Callable[[str], None]) -> 
                 tell(f"remote {remote.name}: {gone}: had the text; removed")
     for place, paths in strays.removed.items():
         if owned := {object_id(path) for path in paths} & strays.owners.keys():
-            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), owned)
+            forgettings.leave_note(Place.on_disk(place / forgettings.FOLDER), owned)
         for path in paths:
             path.unlink(missing_ok=True)
             tell(f"{path}: had the text; removed")

@@ -38,9 +38,7 @@ def leave_note(place: Place, oids: Collection[str]) -> None:
 
 def fetch(cache: Path, fs: Any, place: str) -> None:
     """Copy the notes that are missing here from the remote at `place` of DVC's filesystem `fs`."""
-    from dvc.fs import LocalFileSystem
-
-    local, remote = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    local, remote = Place.on_disk(cache / FOLDER), Place(fs, fs.join(place, FOLDER))
     copy(remote, local, sorted(name for name in remote.names() - local.names() if NAME.fullmatch(name)))
 
 

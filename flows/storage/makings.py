@@ -85,17 +85,13 @@ def current_provenance() -> dict[str, str]:
 
 def send(cache: Path, fs: Any, place: str) -> int:
     """Copy the records that are missing there to the remote at `place` of DVC's filesystem `fs`; return how many."""
-    from dvc.fs import LocalFileSystem
-
-    local, remote = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    local, remote = Place.on_disk(cache / FOLDER), Place(fs, fs.join(place, FOLDER))
     return copy(local, remote, sorted(_records(local) - _records(remote)))
 
 
 def fetch(cache: Path, fs: Any, place: str, *, digests: Iterable[str]) -> int:
     """Copy the records of these entries that are missing here from the remote, if it has them; return how many."""
-    from dvc.fs import LocalFileSystem
-
-    local, remote = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    local, remote = Place.on_disk(cache / FOLDER), Place(fs, fs.join(place, FOLDER))
     missing = [path for digest in digests if not (path := record_path(cache, digest)).exists()]
     return copy(remote, local, [f"{path.parent.name}/{path.name}" for path in missing])
 

@@ -20,6 +20,13 @@ class Place:
     fs: Any
     folder: str
 
+    @classmethod
+    def on_disk(cls, folder: Path) -> "Place":
+        """A folder of this machine."""
+        from dvc.fs import LocalFileSystem
+
+        return cls(LocalFileSystem(), str(folder))
+
     @property
     def is_local(self) -> bool:
         return bool(self.fs.protocol == "local")

@@ -283,14 +283,12 @@ def remote_runs(remote: Any, root: Path, needs: Needs) -> dict[str, Mapping[str,
 
     The names of outs, of entries in the cache too, are added to `needs`.
     """
-    from dvc.fs import LocalFileSystem
-
     source = Place(remote.fs, remote.fs.join(remote.path, "runs"))
     names = source.names()
     with TemporaryDirectory() as folder:
         entries = {path.relative_to(root / "runs").as_posix(): entry for path, entry in recorded_runs(root, needs)}
         copied = Path(folder, "runs")
-        copy(source, Place(LocalFileSystem(), str(copied)), sorted(names - entries.keys()))
+        copy(source, Place.on_disk(copied), sorted(names - entries.keys()))
         entries |= {path.relative_to(copied).as_posix(): entry for path, entry in recorded_runs(copied.parent, needs)}
     return {remote.fs.join(source.folder, *name.split("/")): entries[name] for name in names & entries.keys()}
 
