@@ -4,7 +4,6 @@ Sections are replaced as text, comments included. The former ones are kept in `.
 """
 
 import hashlib
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,7 +115,7 @@ def replace_sections(text: str, new: Blocks) -> str:
 
 def _places(text: str) -> dict[str, tuple[int, int]]:
     """First line of each section, and the one after its last."""
-    document = YAML().load(io.StringIO(text)) or CommentedMap()
+    document = YAML().load(text) or CommentedMap()
     starts = [(str(section), int(document.lc.key(section)[0])) for section in document]
     lines = text.split("\n")
     places = {}
