@@ -116,13 +116,9 @@ def reseed(sections: Mapping[str, Any], repetition: int) -> dict[str, Any]:
 def _data_factors(data_factor: Factor, old: tuple[Side, Data], new: tuple[Side, Data], *, by_batch: bool) -> list[Factor]:
     """The data as one factor, or a factor for each batch that only the newer side has."""
     old_batches, new_batches = old[1].batches, new[1].batches
-    has_grown = (
-        old_batches is not None
-        and new_batches is not None
-        and len(new_batches) > len(old_batches)
-        and new_batches[: len(old_batches)] == old_batches
-    )
-    added = new_batches[len(old_batches) :] if has_grown and old_batches is not None and new_batches is not None else ()
+    added: tuple[str, ...] = ()
+    if old_batches is not None and new_batches is not None and new_batches[: len(old_batches)] == old_batches:
+        added = new_batches[len(old_batches) :]
     if not by_batch:
         differs = (f"batches {', '.join(added)}",) if added else data_factor.differs
         return [Factor("data", data=True, differs=differs)]
