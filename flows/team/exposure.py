@@ -45,6 +45,11 @@ class Training:
         return f"{self.stage}@{self.name}"
 
     @property
+    def label(self) -> str:
+        """The training and where it was seen, for notes: `train@star (working tree, champion/3)`."""
+        return f"{self.node} ({', '.join(self.seen)})"
+
+    @property
     def entry(self) -> Mapping[str, Any]:
         return self.lock[self.node]
 
@@ -112,7 +117,7 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock]) -> Exposure:
         known, notes, requests = [], [], []
         for number, training in enumerate(trainings(locks)):
             if reason := place_inputs(training, objects, root / str(number)):
-                notes.append(f"{training.node} ({', '.join(training.seen)}): unknown: {reason}")
+                notes.append(f"{training.label}: unknown: {reason}")
             else:
                 known.append(training)
                 requests.append(_question(training, objects, root / str(number)))
@@ -126,7 +131,7 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock]) -> Exposure:
     if unknown_ids := [record for record, kinds in answer["records"].items() if not kinds] if corpora else []:
         raise UserError(f"{', '.join(unknown_ids)}: no document or query has this id, in {' or '.join(locks)}; use the ids of the source")
     problems = zip(known, answer["problems"], strict=True)
-    notes += [f"{training.node} ({', '.join(training.seen)}): unknown: {problem}" for training, problem in problems if problem]
+    notes += [f"{training.label}: unknown: {problem}" for training, problem in problems if problem]
     parts = [
         Part(part["id"], training.node, training.seen, part["role"], part["first"], part["last"], part["count"], total)
         for training, found, total in zip(known, answer["parts"], answer["totals"], strict=True)
@@ -289,10 +294,7 @@ def _other_code(training: Training) -> list[str]:
     recorded = tracked(CODE, training.entry).get(training.stage)
     if recorded is None or not (Path(PACKAGE) / training.stage).is_dir() or recorded == Reader(Path()).stage_digest(training.stage):
         return []
-    return [
-        f"{training.node} ({', '.join(training.seen)}): trained with another version of stage {training.stage}'s code; "
-        "replayed with the current one"
-    ]
+    return [f"{training.label}: trained with another version of stage {training.stage}'s code; replayed with the current one"]
 
 
 def _scratch() -> Path:
