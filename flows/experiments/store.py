@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,13 @@ def save(tree: Path, baseline: str, name: str, *, inputs: str, files: Sequence[s
     index = git("rev-parse", "--git-path", "retemper-index", folder=tree)
     path = str((tree / index).absolute())
     Path(path).unlink(missing_ok=True)
+    indexed = partial(git, folder=tree, env={"GIT_INDEX_FILE": path})
     try:
-        git("read-tree", baseline, folder=tree, env={"GIT_INDEX_FILE": path})
-        git("add", "--update", ".", folder=tree, env={"GIT_INDEX_FILE": path})
+        indexed("read-tree", baseline)
+        indexed("add", "--update", ".")
         existing = [file for file in [*code_files(tree), *files] if (tree / file).exists()]
-        git("add", "--force", "--", *existing, ":(exclude,glob)**/__pycache__/**", folder=tree, env={"GIT_INDEX_FILE": path})
-        content = git("write-tree", folder=tree, env={"GIT_INDEX_FILE": path})
+        indexed("add", "--force", "--", *existing, ":(exclude,glob)**/__pycache__/**")
+        content = indexed("write-tree")
     finally:
         Path(path).unlink(missing_ok=True)
     message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n{PROJECT}./{prefix_of(tree)}\n"
