@@ -56,7 +56,7 @@ def word_shift(batch: Sequence[str], held: Sequence[str], fixed: Sequence[str], 
     """Test words: a text's novelty is the mean inverse document frequency of its distinct terms among the fixed texts."""
     counts = Counter(term for text in fixed for term in set(terms(text)))
     auc, p = permutation_auc(*(rarity(texts, counts, len(fixed), terms=terms) for texts in (batch, held)))
-    return Shift(auc, p, None, len(batch), len(held), "words")
+    return Shift(auc, p, None, len(batch), len(held), WORDS)
 
 
 def nearest(texts_ND: Floats, fixed_FD: Floats) -> Floats:
