@@ -20,6 +20,7 @@ import flows
 from flows.champions.measurement import measured_sections, values
 from flows.champions.parts import Parts, has_own_index, parts_of
 from flows.evaluating.evaluate import AS_IT_IS
+from flows.experiments.table import evaluations
 from flows.measuring import timing
 from flows.parameters.sources import KEEP_SOURCE, Memory, describe, list_encoder
 from flows.pipeline import server
@@ -27,7 +28,6 @@ from flows.process.problems import RunFailed
 from flows.process.processes import Processes, Stopped
 from flows.repository.lock import LOCK, Lock, corpus_of, read_lock, stages_in_graph
 from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree, remove_worktree, run_in, tree_place
-from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from flows.storage.remote import WARNING
 from tasks.core.errors import USER_ERROR, DiskError, GpuFailed, InputChanged, MemoryFull, Problem, UserError, WorkersLost
@@ -39,7 +39,6 @@ from tasks.params import Parameters
 RUN = (sys.executable, "-m", "flows.pipeline.alone")
 FLOWS = str(Path(flows.__file__).resolve().parents[1])
 TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage that makes an entry
-MEASURED = {section: "evaluate" if section == "rounds" else f"evaluate_{section}" for section in (*TRAINED, "rerank", "rescore")}
 TRAININGS = ("train", "adore", "pretrain", "reranker")
 # problems that are not due to a configuration
 OF_MACHINE = tuple(error.kind for error in (DiskError, MemoryFull, GpuFailed, WorkersLost, InputChanged))
@@ -255,13 +254,10 @@ def is_direct(configuration: Configuration, yardstick: Configuration) -> bool:
 
 def evaluation(configuration: Configuration) -> str:
     """The stage that measures a configuration's model. Raises Refused if its params.yaml has no model of that name."""
-    if configuration.model == BM25:
-        return "evaluate_bm25"
-    for section, stage in MEASURED.items():
-        if configuration.model in (configuration.sections.get(section) or {}):
-            return f"{stage}@{configuration.model}"
-    known = [BM25, *(name for section in MEASURED for name in configuration.sections.get(section) or {})]
-    raise Refused(f"{configuration.model}: no such model in params.yaml, expected one of {', '.join(known)}")
+    stages = evaluations(configuration.sections)
+    if configuration.model not in stages:
+        raise Refused(f"{configuration.model}: no such model in params.yaml, expected one of {', '.join(stages)}")
+    return stages[configuration.model]
 
 
 def training(configuration: Configuration) -> str:
