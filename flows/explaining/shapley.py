@@ -53,7 +53,7 @@ def shares(groups: Sequence[Group], value: Value) -> dict[Group, Share]:
         for place, group in enumerate(order):
             before = _joined(order[:place])
             gains[group].append(value(before | group) - value(before))
-    return {group: Share(sum(found, Fraction()) / len(found), _standard_error(found)) for group, found in gains.items()}
+    return {group: Share(sum(found, Fraction()) / len(found), standard_error(found)) for group, found in gains.items()}
 
 
 def orders(groups: Sequence[Group]) -> list[list[Group]]:
@@ -94,7 +94,7 @@ def _joined(groups: Iterable[Group]) -> Coalition:
     return frozenset[str]().union(*groups)
 
 
-def _standard_error(values: Sequence[Fraction]) -> float:
+def standard_error(values: Sequence[Fraction]) -> float:
     """The standard error of the mean: s / sqrt(n), s with n - 1 in the denominator."""
     mean = sum(values, Fraction()) / len(values)
     return math.sqrt(sum((one - mean) ** 2 for one in values) / (len(values) - 1) / len(values))

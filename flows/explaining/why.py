@@ -1,7 +1,6 @@
 """`retemper why OLD NEW`: the difference between two models on the newer dev, split over data, parameters, code, and seed."""
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -250,9 +249,7 @@ def half_width(values: Sequence[Fraction]) -> float | None:
         return None
     from scipy import stats
 
-    mean = sum(values, Fraction()) / count
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * spread / math.sqrt(count)
+    return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * shapley.standard_error(values)
 
 
 def text(explained: Explained) -> str:
