@@ -33,7 +33,12 @@ class Plan:
     @cached_property
     def yardstick(self) -> Configuration:
         """The newer side, with whose code, data, and settings every model is measured."""
-        return self.configuration(frozenset(factor.name for factor in self.factors))
+        return self.configuration(self.names)
+
+    @cached_property
+    def names(self) -> Coalition:
+        """The names of all factors."""
+        return frozenset(factor.name for factor in self.factors)
 
     def configuration(self, new: Coalition, repetition: int = 0) -> Configuration:
         """The factors `new` from the newer side, all others from the older; with the original seeds (0), or those of a repetition.

@@ -110,7 +110,6 @@ class Work:
 
     def refuse_invalid(self) -> None:
         """Merge factors until the code of every configuration accepts its parameters."""
-        refused: dict[Coalition, str] = {}
         known: dict[Coalition, str] = {}
         while True:
             unchecked = [coalition for coalition in shapley.needed_coalitions(self.groups) if coalition not in known]
@@ -177,8 +176,7 @@ class Work:
         return Explained(old.name, new.name, model, self.measure, queries, first, last, difference, self.seeds, rows, tuple(self.notes))
 
     def _merge(self, refused: Mapping[Coalition, str]) -> None:
-        all_names = frozenset(factor.name for factor in self.plan.factors)
-        for coalition, side in ((frozenset[str](), self.plan.old), (all_names, self.plan.new)):
+        for coalition, side in ((frozenset[str](), self.plan.old), (self.plan.names, self.plan.new)):
             if coalition in refused:
                 raise UserError(f"{side.name}: cannot be measured: {refused[coalition]}")
         former = self.groups
@@ -192,8 +190,7 @@ class Work:
 
     def _recorded(self, coalition: Coalition, repetition: int) -> float | None:
         """The figure of a side's own run, if the coalition is that side and is measured in the same way; else None."""
-        all_names = frozenset(factor.name for factor in self.plan.factors)
-        side = self.plan.new if coalition == all_names else None if coalition else self.plan.old
+        side = self.plan.new if coalition == self.plan.names else None if coalition else self.plan.old
         if side is None or repetition or not self.plan.is_direct(coalition):
             return None
         value = side.recorded.get("dev", {}).get(self.measure)
@@ -273,7 +270,7 @@ def text(explained: Explained) -> str:
         lines.append("nothing recorded differs in how the two were made")
     if explained.seeds == 1 and explained.rows:
         lines.append("trained once each: how much of this is seed noise is unknown; --seeds 3 shows it")
-    return "\n".join([*lines, *(note for note in explained.notes)])
+    return "\n".join([*lines, *explained.notes])
 
 
 def _trained(plan: Plan, coalition: Coalition) -> str:
