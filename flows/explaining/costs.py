@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.explaining.runs import TRAININGS
 from flows.explaining.shapley import Coalition
-from flows.explaining.sides import DATA, Factor, Side
+from flows.explaining.sides import DATA, Factor, Side, code_files
 from flows.process.display import clock
 from flows.repository.lock import Lock, parameters, tracked
 from flows.repository.worktree import SOURCE
@@ -112,7 +112,7 @@ def _touches(factor: Factor, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
     sources = {key.partition(".")[0] for key in _differing(tracked(SOURCE, old), tracked(SOURCE, new))}
     old_references, new_references = (frozen_references(dict(parameters(entry))) for entry in (old, new))
     code = {name for name in old_references.keys() & new_references.keys() if old_references[name] != new_references[name]}
-    code = code or _differing(tracked(CODE, old), tracked(CODE, new)) or _differing(_files(old), _files(new))
+    code = code or _differing(tracked(CODE, old), tracked(CODE, new)) or _differing(code_files(old), code_files(new))
     data = (factor.data or factor.batches) and sources.intersection(DATA)
     return bool(data or (sections | sources).intersection(factor.sections) or (factor.code and code))
 
@@ -120,10 +120,6 @@ def _touches(factor: Factor, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
 def _differs_in_graph(old: Side, new: Side, stage: str) -> bool:
     name = stage.partition("@")[0]
     return old.graph.get(name) != new.graph.get(name)
-
-
-def _files(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {dep["path"]: dep.get("md5") for dep in entry.get("deps") or [] if not dep["path"].startswith("data/")}
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:

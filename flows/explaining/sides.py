@@ -232,7 +232,8 @@ def _code(old: Side, new: Side) -> list[str]:
     bases = dict.fromkeys(stage.partition("@")[0] for stage in (*old.stages, *new.stages))
     names += [stage for stage in bases if stage in old.graph and stage in new.graph and old.graph[stage] != new.graph[stage]]
     names += [stage for stage in bases if (stage in old.graph) != (stage in new.graph)]
-    return list(dict.fromkeys([*names, *_files(old, new)]))
+    names += _differing(code_files(*old.stages.values()), code_files(*new.stages.values()))
+    return list(dict.fromkeys(names))
 
 
 def _named(side: Side) -> dict[str, str]:
@@ -240,11 +241,7 @@ def _named(side: Side) -> dict[str, str]:
     return frozen_references([dict(parameters(entry)) for entry in side.stages.values()])
 
 
-def _files(old: Side, new: Side) -> list[str]:
-    """Differing files of code that stages depend on directly, not by data/code.json."""
-
-    def digests(side: Side) -> dict[str, Any]:
-        deps = [dep for entry in side.stages.values() for dep in entry.get("deps") or []]
-        return {dep["path"]: dep.get("md5") for dep in deps if not dep["path"].startswith("data/")}
-
-    return _differing(digests(old), digests(new))
+def code_files(*entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The digests of files of code that these stages depend on directly, not by data/code.json."""
+    deps = [dep for entry in entries for dep in entry.get("deps") or []]
+    return {dep["path"]: dep.get("md5") for dep in deps if not dep["path"].startswith("data/")}
