@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.repository.graph import SOURCE, Graph
+from flows.repository.lock import overlap
 from tasks.core.params.sections import FROZEN
 from tasks.core.stage.frozen import CODE
 
@@ -40,7 +41,7 @@ def _of_dep(path: str, state: Any, out_paths: set[str]) -> list[str]:
         ending = {"new": " (new)", "deleted": " (gone)"}
         keys = [f"{key.removesuffix('.digest')}{ending.get(str(change), '')}" for key, change in state.items()]
         return [f"source {key}" for key in keys] if path == SOURCE else keys
-    if any(path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/") for out in out_paths):
+    if any(overlap(path, out) for out in out_paths):
         return [f"reads {path} (new)"] if state == "new" else []
     return [f"{path} ({state})"]
 

@@ -37,6 +37,11 @@ def out_makers(lock: Lock) -> dict[str, str]:
     return {str(out["path"]): stage for stage, entry in lock.items() for out in entry.get("outs") or []}
 
 
+def overlap(path: str, other: str) -> bool:
+    """Whether two paths are the same, or one is in the other."""
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+
+
 def commit_of(revision: str) -> str:
     """The full id of the commit of a revision, or of an experiment by its bare name. UserError if git has no such revision."""
     commit = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)

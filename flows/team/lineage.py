@@ -20,6 +20,7 @@ from flows.repository.lock import (
     lock_of,
     out_digests,
     out_makers,
+    overlap,
     parameters,
     read_blob,
     tracked,
@@ -188,7 +189,7 @@ def parents(lock: Lock, stage: str) -> list[str]:
     return sorted(
         name
         for name, entry in lock.items()
-        if name != stage and any(_overlap(out["path"], path) for out in entry.get("outs", []) for path in wanted)
+        if name != stage and any(overlap(out["path"], path) for out in entry.get("outs", []) for path in wanted)
     )
 
 
@@ -207,7 +208,7 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], *, code: Code, cache
     inputs, code_files = [], []
     for dep in entry.get("deps", []):
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
-        stages = sorted({stage for out, stage in makers.items() if _overlap(out, path)})
+        stages = sorted({stage for out, stage in makers.items() if overlap(out, path)})
         if stages:
             recorded = digest_of(out_digests(lock), path, cache / "files" / "md5")
             stale = f"dvc.lock now has {recorded[:8]}" if recorded and recorded != digest else ""
@@ -241,10 +242,6 @@ def _cached(entry: Mapping[str, Any], cache: Path) -> str:
     except OSError:
         return ""
     return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else ""
-
-
-def _overlap(path: str, other: str) -> bool:
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
 def as_text(lineage: Lineage) -> str:
