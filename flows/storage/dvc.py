@@ -138,9 +138,14 @@ def earlier_results(root: Path) -> list[Mapping[str, Any]]:
     if read_marks(project_of() / FORGOTTEN):
         return []
     referenced = [entry for _, locks in locks_of_references(invalid=False) for lock in locks for entry in lock.values()]
-    if (root / PROJECTS).is_dir() or not any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees()):
+    if (root / PROJECTS).is_dir() or not is_in_own_tree(root):
         return referenced
     return [*(entry for _, entry in recorded_runs(root)), *referenced]  # pulled results have no recorded run
+
+
+def is_in_own_tree(root: Path) -> bool:
+    """Whether the cache in `root` is inside a working tree of this repository."""
+    return any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees())
 
 
 def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:

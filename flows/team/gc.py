@@ -20,7 +20,7 @@ from flows.repository.project import lock_is_readable, repository
 from flows.repository.worktree import trees_of_others
 from flows.storage.cache import object_id, object_path, objects, outs, parse_listing, read_listing, refuse_read_only, remote_id
 from flows.storage.cache import recorded_runs as recorded
-from flows.storage.dvc import PROJECTS, objects_of, project_of
+from flows.storage.dvc import PROJECTS, is_in_own_tree, objects_of, project_of
 from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place, copy
 from flows.team import remotes as team
@@ -124,7 +124,7 @@ def users_of(root: Path) -> tuple[list[Path], list[Path]]:
     """The projects that use a cache, this one first, and all their working trees. Raises UserError if they cannot be known."""
     shared = (root / PROJECTS).is_dir()
     projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
-    if not root.resolve().is_relative_to(Path.cwd().resolve()) and not shared and not _is_worktree_of(root):
+    if not shared and not is_in_own_tree(root):
         raise UserError(
             f"{root}: this cache is outside the project, and who else uses it is unknown; "
             f"run retemper cache share {root} in each project that does"
@@ -327,11 +327,6 @@ def _fetch_references(tell: Callable[[str], None]) -> None:
             raise UserError(f"git remote {name}: {error}; what colleagues need is unknown, so nothing was removed") from None
     if not names:
         tell("no git remote: only this clone's branches, tags and experiments are known")
-
-
-def _is_worktree_of(root: Path) -> bool:
-    """Whether `root` is the cache of another working tree of this repository."""
-    return any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees())
 
 
 def _print_garbage(where: str, garbage: Garbage, names: Mapping[Any, str], *, dry: bool, tell: Callable[[str], None]) -> None:
