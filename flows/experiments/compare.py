@@ -368,7 +368,7 @@ def text(sides: Sequence[Side], compared: Sequence[Row], *, split: str, measure:
     return printable("\n".join(lines))
 
 
-def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str], fewer: bool = False) -> Iterator[str]:
+def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str], fewer: bool) -> Iterator[str]:
     """The `shown` queries that gain most over `first`, then those that lose most, with both values."""
     common = sorted(side.values.keys() & first.values.keys(), key=lambda query: (side.values[query] - first.values[query], query))
     best = common if fewer else common[::-1]

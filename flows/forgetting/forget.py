@@ -195,7 +195,7 @@ def parse_record(record: str, known: Collection[str], *, listed: Collection[str]
     )
 
 
-def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path], *, remotes: Sequence[Remote] = ()) -> Iterator[Entry]:
+def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path], *, remotes: Sequence[Remote]) -> Iterator[Entry]:
     """The entries of every dvc.lock of the projects and of the run caches, here and on `remotes`.
 
     Those that made a corpus of this project, in any commit, are its own.

@@ -131,7 +131,7 @@ MIGRATIONS = (
 ADDED = tuple(migration.adds for migration in MIGRATIONS if migration.adds)
 
 
-def migrate(document: CommentedMap, file: File, made: datetime | None = None) -> list[str]:
+def migrate(document: CommentedMap, file: File, made: datetime | None) -> list[str]:
     """Bring a file's document, written for the version made at `made`, up to date; return a line for each change.
 
     Without `made`, former defaults are not kept.

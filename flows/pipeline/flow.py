@@ -233,7 +233,7 @@ def _source_environment(stage: Stage) -> dict[str, str]:
     return {SOURCES: str(path.absolute()), KINDS: ",".join(kinds)}
 
 
-def shared_slot(count: int = 1) -> AbstractContextManager[None]:
+def shared_slot(count: int) -> AbstractContextManager[None]:
     """Hold `count` slots of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
 
     `strict`: a limit that the server lacks is an error; otherwise Prefect would let everyone through. If the server forgets the slot

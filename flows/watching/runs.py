@@ -101,12 +101,11 @@ def left_by_progress(said: str) -> float:
     return 3600.0 * hours + 60 * (minutes + of_minutes) + seconds
 
 
-def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, int]:
+def seconds_left(run: RunNow, now: float) -> tuple[float, int]:
     """The seconds that the remaining stages may take, one after another, and the number of stages for which that is unknown.
 
     A stage without a record is assumed to take as long as those of its kind that this run has done (train@star as train@warmup).
     """
-    now = time.time() if now is None else now
     durations: dict[str, list[float]] = {}
     for stage in run.stages:
         if stage.state == "ran" and stage.began is not None and stage.ended is not None:
