@@ -20,7 +20,7 @@ def kind(project: Path) -> str:
 
     configured = Config(dvc_dir=str(project / ".dvc"))["cache"].get("type") or DEFAULT
     kinds = [name.strip() for name in (configured.split(",") if isinstance(configured, str) else configured)]
-    return _first_supported(kinds, cache_of(project), project)
+    return _first_supported(kinds, project)
 
 
 def choose(project: Path) -> str:
@@ -30,18 +30,18 @@ def choose(project: Path) -> str:
     config = Config(dvc_dir=str(project / ".dvc"), validate=False)
     with edit_settings(config, "local") as settings:
         settings["cache"] = {**settings.get("cache", {}), "type": OURS}
-    chosen = _first_supported(OURS, cache_of(project), project)
+    chosen = _first_supported(OURS, project)
     if chosen == COPY:
         return "disk: two copies of each artifact, in data/ and in the cache, as this file system has no links"
     return f"disk: one copy of each artifact ({NAMES[chosen]} between data/ and the cache)"
 
 
-def _first_supported(kinds: list[str], cache: Path, project: Path) -> str:
+def _first_supported(kinds: list[str], project: Path) -> str:
     from dvc_objects.fs.system import hardlink, reflink, symlink
     from dvc_objects.fs.utils import tmp_fname
 
     link_functions: dict[str, Callable[[str, str], None]] = {"reflink": reflink, "hardlink": hardlink, "symlink": symlink}
-    records = project / RECORDS
+    records, cache = project / RECORDS, cache_of(project)
     with suppress(OSError):
         for folder in (records, *([cache] if cache.is_relative_to(project) else [])):
             folder.mkdir(parents=True, exist_ok=True)
