@@ -37,7 +37,7 @@ def check(
 
     `edits`: the run's `--set` arguments, repeated in the command that is suggested; `with_dev`: the run compares its models on dev.
     """
-    source, trained = (sections.get("dataset") or {}).get("source", "the data set"), training_stages(stages, sections)
+    source, trained = str((sections.get("dataset") or {}).get("source", "the data set")), training_stages(stages, sections)
     pseudo = sections.get("queries") == "pseudo"
     settings = "".join(f" --set {shlex.quote(edit)}" for edit in edits)
     hint = f"to run what needs no training (BM25, the encoder as is, the report): retemper run --recipe zero_shot{settings}"
@@ -49,7 +49,7 @@ def check(
     measured = any(name.startswith("evaluate") for name in stages)
     if pseudo:  # stage pseudo makes what the source lacks
         source_dev = (sections.get("pseudo") or {}).get("dev") != "pseudo"
-        return _shared_queries(str(source), stats) if measured and source_dev else ""
+        return _shared_queries(source, stats) if measured and source_dev else ""
     counts = _counted(stats)
     if counts is None:
         return ""
@@ -62,10 +62,10 @@ def check(
     if measured and not (counts.get("dev") or counts.get("test")):
         raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; add one of them")
     if measured:
-        _refuse_high_grades(str(source), sections, stats.parent / "qrels")
+        _refuse_high_grades(source, sections, stats.parent / "qrels")
     if "report" in stages and measured and not counts.get("dev"):
         return f"{found}, but no dev: the best system is chosen on test, the same queries it is measured on; retemper retrain needs dev"
-    return _shared_queries(str(source), stats) if measured else ""
+    return _shared_queries(source, stats) if measured else ""
 
 
 def _shared_queries(source: str, stats: Path) -> str:
