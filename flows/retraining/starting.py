@@ -53,6 +53,11 @@ class Start:
     lost: str = ""
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether it is searched in a compressed index of its own."""
+        return any(has_own_index(self.own, part) for part in self.parts.encoders)
+
+    @property
     def origin(self) -> str:
         """The recipe's entry that the champion comes from."""
         return self.origins.get(self.model, self.model)
@@ -144,7 +149,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
 
 def _looked_at(sections: dict[str, Any], model: str, start: Start) -> dict[str, Any]:
     """`sections`, showing the failures of `model` if the best system may be unable to become champion (see `candidates`)."""
-    if any(has_own_index(start.own, part) for part in start.parts.encoders):
+    if start.is_compressed:
         sections["failures"] |= {"model": model}
     return sections
 
@@ -157,10 +162,9 @@ def candidates(mode: Mode, start: Start, sections: Mapping[str, Any], *, named: 
     """
     if mode == "index":
         return [start.model]
-    is_compressed = any(has_own_index(start.own, part) for part in start.parts.encoders)
-    if not is_compressed and named is None:
+    if not start.is_compressed and named is None:
         return None
-    eligible = [name for name in systems(sections) if not (is_compressed and name in sections["rounds"])]
+    eligible = [name for name in systems(sections) if not (start.is_compressed and name in sections["rounds"])]
     return eligible if named is None else [name for name in eligible if _entry(name, start, sections) in named]
 
 
