@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.champions import outs
-from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
+from flows.champions.parts import Parts, encoder_digests, is_same_model, outs_of, parts_of, settings_of
 from flows.champions.tree import BRANCH, ZERO, is_ancestor, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
@@ -296,7 +296,7 @@ def details(champion: Champion) -> str:
     if champion.comparison:
         lines.append(f"  against   {champion.comparison.get('reason', '')}")
     lines.append(f"  data      {_shown(str(champion.data.get('source', 'unknown')))} ({str(champion.data.get('digest', ''))[:12]})")
-    lines += [f"  {kind:9} {digest}" for kind, digest in champion.digests.items() if kind.startswith("encoder")]
+    lines += [f"  {kind:9} {digest}" for kind, digest in encoder_digests(champion).items()]
     lines += [f"  {name:9} {_settings(entry)}" for name, entry in champion.fusion.items()]
     lines.append(f"  commit    {champion.commit}")
     return "\n".join(lines)

@@ -94,12 +94,13 @@ def _search_parts(model: str, sections: Mapping[str, Any]) -> tuple[list[str], l
 
 def is_same_model(one: Served, other: Served) -> bool:
     """Whether two models are the same, apart from the corpus and the indexes made from it."""
+    first, second = ((encoder_digests(served), served.fusion, served.settings) for served in (one, other))
+    return first == second
 
-    def model(served: Served) -> tuple[dict[str, str], Mapping[str, Any], Mapping[str, Any]]:
-        encoders = {kind: digest for kind, digest in served.digests.items() if kind.startswith("encoder")}
-        return encoders, served.fusion, served.settings
 
-    return model(one) == model(other)
+def encoder_digests(served: Served) -> dict[str, str]:
+    """The digests of a model's encoders, by kind."""
+    return {kind: digest for kind, digest in served.digests.items() if kind.startswith("encoder")}
 
 
 def entry_of(sections: Mapping[str, Any], section: str, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from flows.champions import champion, history, tree
 from flows.champions.champion import Champion
 from flows.champions.measurement import lost_index
 from flows.champions.outs import Lost
-from flows.champions.parts import Parts, has_own_index, outs_of
+from flows.champions.parts import Parts, encoder_digests, has_own_index, outs_of
 from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check, systems
@@ -194,12 +194,8 @@ def _record(project: Path, crowned: Champion, champions: Sequence[Champion]) -> 
     entry = history.read_outcome(project, crowned.commit) if tree.records(project, f"{crowned.commit}^!") else None
     how = (entry.how if entry else None) or {}
     start = next((one for one in champions if one.number == how.get("start")), None)
-    is_trained = start is None or not _weights(start) or _weights(start) != _weights(crowned)
+    is_trained = start is None or not encoder_digests(start) or encoder_digests(start) != encoder_digests(crowned)
     return how if is_trained or how.get("mode") not in FROM_CHAMPION else {**how, "mode": "index"}
-
-
-def _weights(crowned: Champion) -> dict[str, str]:
-    return {kind: digest for kind, digest in crowned.digests.items() if kind.startswith("encoder")}
 
 
 def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, Any]]:
