@@ -117,7 +117,7 @@ class _Checking:
             new += int(is_new.sum())
             duplicates += int((is_new & (self.known.has_texts(text_keys) | contents.add(text_keys))).sum())
             for document, repeated in zip(block, ids.add(keys).tolist(), strict=True):
-                _check_id(document, self.findings, self.settings, repeated=repeated)
+                self._check_id(document, repeated=repeated)
                 if self.settings.empty and is_blank(document):
                     name = record_label("document", document.id, repr(document.id))
                     self.findings.add(EMPTY, f"{document.at}: {name} has an empty title and text")
@@ -132,7 +132,7 @@ class _Checking:
             is_repeated = ids.add(keys)
             count += int((~is_repeated).sum())
             for query, repeated in zip(block, is_repeated.tolist(), strict=True):
-                _check_id(query, self.findings, self.settings, repeated=repeated)
+                self._check_id(query, repeated=repeated)
                 if self.settings.empty and is_blank(query):
                     self.findings.add(EMPTY, f"{query.at}: {record_label('query', query.id, repr(query.id))} has an empty text")
             sample.add(keys.tolist(), [query.text for query in block])
@@ -169,10 +169,10 @@ class _Checking:
         """Check what the merged data set would be. `judgments`: of the batch, by split."""
         before = foresee(self.known.parts(), self.settings)
         after = foresee(self.known.parts(self.folder.name, self.part), self.settings)
+        read = [*self.known.files, self.files]
         if self.settings.leaks == "refuse":
-            _check_leaks(before, after, self.findings, part=self.part, read=[*self.known.files, self.files])
+            _check_leaks(before, after, self.findings, part=self.part, read=read)
         if self.settings.coverage:
-            read = [*self.known.files, self.files]
             _check_answers(before, after, self.findings, coverage=self.settings.coverage, read=read)
         _check_splits(before, after, self.findings, files=self.files, folder=self.folder)
         if not after.texts and (before.texts or self.settings.whole):
@@ -182,6 +182,12 @@ class _Checking:
             for split, use in needed.items():
                 if not judgments.get(split):
                     self.findings.add(VOID, f"{self.folder / 'qrels'}: found no judgment of {split}, expected some {use}")
+
+    def _check_id(self, record: Document | Query, *, repeated: bool) -> None:
+        if repeated:
+            self.findings.add(REPEATED, f"{record.at}: id {record.id!r} is used twice in this batch")
+        if self.settings.white_ids and WHITE.search(record.id):
+            self.findings.add(WHITE_IDS, f"{record.at}: found id {record.id!r}, expected one without white space (or prepare.ids: escape)")
 
     def _malformed(self, line: str) -> None:
         self.findings.add(MALFORMED, line)
@@ -201,13 +207,6 @@ def duplicates(checked: Checked, rules: Gate) -> list[str]:
     return [
         f"{checked.duplicates:,} of {checked.new:,} new documents have the text of another one, expected at most {rules.duplicates:.0%}"
     ]
-
-
-def _check_id(record: Document | Query, findings: Findings, settings: Settings, *, repeated: bool) -> None:
-    if repeated:
-        findings.add(REPEATED, f"{record.at}: id {record.id!r} is used twice in this batch")
-    if settings.white_ids and WHITE.search(record.id):
-        findings.add(WHITE_IDS, f"{record.at}: found id {record.id!r}, expected one without white space (or prepare.ids: escape)")
 
 
 def _have_documents(lines: Sequence[Judged | Negative], known: Known, part: Part) -> list[bool]:
