@@ -36,7 +36,7 @@ from flows.forgetting.strays import Strays, find_strays, remove_strays
 from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.git import git
-from flows.repository.lock import Lock, locks_of_references, parse_dvc_file, read_lock, worktrees
+from flows.repository.lock import Lock, dvc_files, locks_of_references, parse_dvc_file, read_lock, worktrees
 from flows.repository.project import repository
 from flows.storage import forgettings
 from flows.storage.cache import file_md5, object_id, object_path, outs, recorded_runs, refuse_read_only
@@ -209,16 +209,11 @@ def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path], *
         own_outs |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
     all_locks += [{"run": entry} for _, entry in recorded_runs(root)]
     all_locks += [{"run": entry} for remote in remotes for entry in remote.runs.values()]
-    all_locks += [parse_dvc_file(file.read_text(encoding="utf-8"), str(file)) for tree in trees for file in added_files(tree)]
+    added = [file for tree in trees for file in dvc_files(tree) if file.name.endswith(".dvc")]
+    all_locks += [parse_dvc_file(file.read_text(encoding="utf-8"), str(file)) for file in added]
     for lock in all_locks:
         for name, entry in lock.items():
             yield Entry(entry, any(out in own_outs for out in Entry(entry, True).outs()), name.endswith(".dvc"))
-
-
-def added_files(tree: Path) -> list[Path]:
-    """The .dvc files of a working tree, committed or not."""
-    names = git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0")
-    return [tree / name for name in names if name.endswith(".dvc") and (tree / name).is_file()]
 
 
 def own_corpora() -> Iterator[tuple[str, str]]:

@@ -218,6 +218,12 @@ def is_dvc_file(path: str) -> bool:
     return path.endswith(".dvc") or path.rpartition("/")[2] == LOCK
 
 
+def dvc_files(tree: Path) -> list[Path]:
+    """The dvc.lock and .dvc files of a working tree, committed or not."""
+    names = git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0")
+    return [tree / name for name in names if is_dvc_file(name) and (tree / name).is_file()]
+
+
 def parse_dvc_file(text: str, where: str) -> Lock:
     """The stages of a dvc.lock. A .dvc file, made by `dvc add`, counts as one stage."""
     if not where.endswith(".dvc"):

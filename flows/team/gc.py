@@ -15,7 +15,7 @@ from flows.process import locks
 from flows.process.display import megabytes, text_table
 from flows.repository.git import git
 from flows.repository.leftovers import OF_DVC, unfinished_copies
-from flows.repository.lock import Lock, is_dvc_file, locks_of_references, parse_dvc_file, read_graph, read_lock, stages_in_graph, worktrees
+from flows.repository.lock import Lock, dvc_files, locks_of_references, parse_dvc_file, read_graph, read_lock, stages_in_graph, worktrees
 from flows.repository.project import lock_is_readable, repository
 from flows.repository.worktree import trees_of_others
 from flows.storage.cache import object_id, object_path, objects, outs, parse_listing, read_listing, refuse_read_only, remote_id
@@ -156,10 +156,8 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
         needs.add(read_lock(tree / locks.BEFORE))
         for extra_lock in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.evaluating.extra)
             needs.add(read_lock(extra_lock))
-        for file in [
-            tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_dvc_file(name)
-        ]:
-            if file != lock_file and file.is_file():
+        for file in dvc_files(tree):
+            if file != lock_file:
                 needs.add(parse_dvc_file(file.read_text(encoding="utf-8"), str(file)))
     return needs
 
