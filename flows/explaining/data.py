@@ -55,7 +55,7 @@ class Inbox:
         return Data(spec, self._describe(spec), names)
 
     def find(self, entry: Mapping[str, Any]) -> Data:
-        """Find the data of an `entry` of data/source.json: from the inbox's first batches, or at its source; else it is not `found`."""
+        """Find the data of an `entry` of data/source.json: from the inbox's first batches, or at its source; else it is not `available`."""
         names = list(self.batches)
         for count in range(len(names), -1, -1) if names else ():
             data = self.merge(names[:count])

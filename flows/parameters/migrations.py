@@ -104,7 +104,7 @@ def keep_not_worse(document: CommentedMap) -> str:
 
 
 def _section(since: str, name: str, value: str, *, after: str, comment: str) -> Migration:
-    """A section without which nothing runs."""
+    """The migration that adds a section without which nothing runs."""
     return Migration(since, "params.yaml", partial(add_section, name=name, value=value, after=after, comment=comment), adds=name)
 
 

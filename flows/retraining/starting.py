@@ -189,7 +189,7 @@ def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:
 
 
 def _negatives(source: str, dense: str) -> str:
-    """The source of negatives: `named` if the data gives them, else those that the champion mines (`dense`)."""
+    """`source` if the data gives these negatives, else those that the champion mines (`dense`)."""
     return source if source in GIVEN_NEGATIVES else dense
 
 
