@@ -39,9 +39,8 @@ class Plan:
     reached: bool  # whether it answered
     code: Path | None  # the frozen copy of the code that stages execute, if the project has its own code
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
-    provenance: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by whom and at which commit, when the code was frozen (flows.storage.makings)
+    # By whom and at which commit, when the code was frozen (flows.storage.makings).
+    provenance: Mapping[str, str] = field(default_factory=dict)
     costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order
     unasked: frozenset[str] = frozenset()  # of a dry run: changed stages that do not run if the remote has what dvc.lock names
     shown: Graph | None = None  # the stages that the pages show: those of `graph`, and all that the report needs

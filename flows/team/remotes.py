@@ -152,9 +152,8 @@ def share(folder: Path) -> str:
     with repository() as repo:
         previous = Path(repo.cache.local_cache_dir)
         is_same = previous.exists() and previous.samefile(folder)
-        is_own = (
-            previous.resolve() == own_cache.parent.resolve() / own_cache.name
-        )  # neither another folder nor a link to one: others may use that
+        # Neither another folder nor a link to one: others may use that.
+        is_own = previous.resolve() == own_cache.parent.resolve() / own_cache.name
         leaves_own = is_own and not is_same
         others = _other_users(previous) if leaves_own else []
         register(folder, Path.cwd())  # first, or a colleague's gc would remove what is being copied
