@@ -56,7 +56,7 @@ class Plan:
                         target[section] = origin[section]
         data = self._data(new)
         sections["dataset"], source["dataset"] = {**sections.get("dataset", {}), "source": data.spec}, data.entry
-        articles = self._side(new, [factor for factor in self.factors if factor.data or factor.batches])
+        articles = self._side(new, self._of_data)
         if "articles" in source and "articles" in articles.source:
             source["articles"] = articles.source["articles"]
             sections["articles"] = {**sections["articles"], "source": source["articles"]["source"]}
@@ -67,15 +67,19 @@ class Plan:
         """Whether the run that trains a coalition's model also measures it."""
         return is_direct(self.configuration(new), self.yardstick)
 
+    @property
+    def _of_data(self) -> list[Factor]:
+        """The factors that are data, as a whole or by batch."""
+        return [factor for factor in self.factors if factor.data or factor.batches]
+
     def _side(self, new: Coalition, deciding: Sequence[Factor]) -> Side:
         """The newer side if all `deciding` factors are new, or there are none; else the older."""
         return self.new if all(factor.name in new for factor in deciding) else self.old
 
     def _data(self, new: Coalition) -> Data:
-        deciding = [factor for factor in self.factors if factor.data or factor.batches]
-        if all(factor.name in new for factor in deciding):
+        if all(factor.name in new for factor in self._of_data):
             return self.new_data
-        chosen = [factor for factor in deciding if factor.name in new]
+        chosen = [factor for factor in self._of_data if factor.name in new]
         if not chosen:
             return self.old_data
         return self.inbox.merge([*(self.old_data.batches or ()), *(batch for factor in chosen for batch in factor.batches)])
