@@ -77,11 +77,12 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
 def settings_of(stages: Lock, model: str) -> dict[str, Any]:
     """The sections OWN of params.yaml as the stages of `model` read them, and the factories of its own indexes, if any."""
     sections, values = _sections(stages), dict(parameters(stages.get("tokenize", {})))
-    for name in _search_parts(model, sections)[1]:
+    _, dense, _ = _search_parts(model, sections)
+    for name in dense:
         for stage in ("encode", "index"):
             values |= parameters(stages.get(f"{stage}@{sections['adore'].get(name, {}).get('round', name)}", {}))
     settings = {name: values[name] for name in OWN if name in values}
-    if indexes := [sections["adore"][name]["index"] for name in _search_parts(model, sections)[1] if has_own_index(sections, name)]:
+    if indexes := [sections["adore"][name]["index"] for name in dense if has_own_index(sections, name)]:
         settings["indexes"] = indexes
     return settings
 
