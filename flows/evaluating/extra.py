@@ -101,7 +101,7 @@ def run(*, measure: bool) -> int:
             except UserError as error:
                 if measure:
                     problems.append(Problem(error.kind, f"extra.{name}: {error}"))
-    best = extra_results.best_on_main()
+    best = measured.best_system()
     for made in current_results if measure else ():
         display.line(f"\n{extra_results.text(made, best)}")
     measured.add([extra_results.section(made, best) for made in current_results])

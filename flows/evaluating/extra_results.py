@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from flows.pages.measured import SIGNIFICANCE, Section
+from flows.pages.measured import Section
 from flows.process.display import text_table
 from flows.results.metrics import Metrics, read_metrics
 from tasks.core.charts.page import table
@@ -152,11 +152,6 @@ def _values(path: Path, metric: str) -> dict[str, float]:
     from tasks.core.tables.parquet import values_of
 
     return values_of(path, metric) if path.is_file() else {}
-
-
-def best_on_main() -> str:
-    """The best system on the main data set, as the report chose it; empty before there is a report."""
-    return str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
 
 
 def text(made: ExtraResults, best: str) -> str:

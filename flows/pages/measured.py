@@ -123,9 +123,14 @@ def fill_page(report: str, parts: Sequence[Section], cost: str) -> str:
     return report
 
 
+def best_system() -> str:
+    """The best system, as the report chose it; empty before there is a report."""
+    return str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
+
+
 def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str, Mapping[str, float]]) -> str:
     """A line on what the best system cost on this machine: the work of all stages that it depends on, and of serving it."""
-    best = str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
+    best = best_system()
     evaluations = [name for name in graph.stages if name.startswith("evaluate")]
     last = next((name for name in evaluations if best in (name.partition("@")[2], name.removeprefix("evaluate_"))), "")
     upstream = graph.upstream_of([last]).stages if last else {}
