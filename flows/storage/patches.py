@@ -21,11 +21,7 @@ from tasks.core.errors import parse_disk_fault
 from tasks.core.files import new_file
 
 RUN = "[0-9a-f]" * 64  # glob: an entry of the run cache
-
-
-def _replace(owner: Any, name: str, new: Any) -> None:
-    """Replace an attribute of a class or module of DVC. mypy forbids a plain assignment."""
-    setattr(owner, name, new)
+_replace = setattr  # by another name: ruff forbids it with a constant name, and mypy a plain assignment
 
 
 @cache
