@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.core.errors import InputChanged, UserError, one_line_errors
-from tasks.core.files import read_json, write_json
+from tasks.core.files import read_json, read_mapping, write_json
 from tasks.core.params.sections import FROZEN, STAGE
 from tasks.core.stage.code import ASKED_BY, MEMORY, PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
 from tasks.core.stage.frozen import CODE
@@ -68,10 +68,13 @@ def record_cost(**figures: float) -> None:
 
 
 def record_arithmetic(name: str) -> None:
-    """Add what this stage computes in to the record of its hardware, where `precision` does not tell: int8 needs a CPU that has it."""
-    if path := os.environ.get(RECORD):
-        with suppress(OSError, ValueError):  # on a cluster, the workers have the hardware
-            write_json(Path(path), {**read_json(Path(path)), "arithmetic": name})
+    """Add what this stage computes in to the record of its hardware, where `precision` does not tell: int8 needs a CPU that has it.
+
+    Nothing is added to a record that is missing or truncated: a worker of a cluster that finds one would not add its hardware.
+    """
+    if (path := os.environ.get(RECORD)) and (facts := read_mapping(Path(path))):
+        with suppress(OSError):
+            write_json(Path(path), facts | {"arithmetic": name})
 
 
 def _peak_mib() -> float:

@@ -13,7 +13,7 @@ import pytest
 import tasks
 from tasks.core.errors import UserError
 from tasks.core.stage.code import ASKED_BY, SNAPSHOT
-from tasks.core.stage.entry import execute_frozen
+from tasks.core.stage.entry import RECORD, execute_frozen, record_arithmetic
 
 
 def test_ctrl_c_is_one_line_and_status_130() -> None:
@@ -105,6 +105,19 @@ def test_a_stage_fails_if_its_sources_differ_from_its_dependencies(tmp_path: Pat
     process = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     expected = (2, "", f"retemper: {problem}\n") if problem else (0, "read\n", "")
     assert (process.returncode, process.stdout, process.stderr) == expected
+
+
+@pytest.mark.parametrize("content", [None, "", '{"threads": 2', "[2]"])
+def test_a_missing_or_truncated_record_of_the_hardware_stops_no_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    """On a cluster, a worker writes it, and NFS may still say that it is missing."""
+    path = tmp_path / "encode@a.json"
+    monkeypatch.setenv(RECORD, str(path))
+    if content is not None:
+        path.write_text(content)
+    record_arithmetic("int8 onednn")
+    assert (path.read_text() if path.exists() else None) == content, "a worker's hardware may still come"
 
 
 def test_code_that_is_not_the_frozen_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
