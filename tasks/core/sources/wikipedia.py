@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tasks.core.errors import Unavailable, UserError
+from tasks.core.files import file_stamp
 from tasks.core.sources.datasets import DEMO_DISTRIBUTION, demo_file, local_path
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
@@ -76,7 +77,8 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
     if not spec.path.is_dir():
         raise Unavailable(f"{spec.path}: not found, expected a file or a folder with {names}; fix the path of articles.source")
     visible = (f for f in spec.path.rglob("*") if not any(part.startswith(".") for part in f.relative_to(spec.path).parts))
-    first_names = {f.resolve(): f for f in sorted((f for f in visible if f.is_file() and is_of_kind(f.name)), reverse=True)}
+    found = sorted((f for f in visible if f.is_file() and is_of_kind(f.name)), reverse=True)
+    first_names = {tuple(file_stamp(f)): f for f in found}  # links, symbolic and hard, have the stamp of their file
     files = tuple(sorted(first_names.values()))
     if not files:
         kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder may be the mount point of an unavailable disk

@@ -25,3 +25,11 @@ def test_links_to_one_file_are_read_once(tmp_path: Path) -> None:
     for name, target in (("1.jsonl", "store-a"), ("2.jsonl", "store-b"), ("latest.jsonl", "store-b")):
         (folder / name).symlink_to(tmp_path / target)
     assert article_files(parse_articles(f"jsonl:{folder}")) == (folder / "1.jsonl", folder / "2.jsonl")
+
+
+def test_hard_links_to_one_file_are_read_once(tmp_path: Path) -> None:
+    """As of cp -l, or rsync --link-dest. Files with the same bytes are different ones."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("{}\n")
+    (tmp_path / "latest.jsonl").hardlink_to(tmp_path / "b.jsonl")
+    assert article_files(parse_articles(f"jsonl:{tmp_path}")) == (tmp_path / "a.jsonl", tmp_path / "b.jsonl")
