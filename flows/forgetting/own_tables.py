@@ -37,11 +37,18 @@ def inbox_entries() -> list[Path]:
 
 
 def unavailable_places() -> Iterator[str]:
-    """A line for the data set's folder, and one for the inbox, if it cannot be read now: a share may not be mounted."""
+    """A line for the data set's folder, and one for the inbox, if it cannot be read now: a share may not be mounted.
+
+    Also for a data set's file of pairs, if the inbox has such files, whose rows are compared with its texts.
+    """
     kind, _, place = _source().partition(":")
     remedy, again = "may still have the records; mount it, or if", "; then run retemper forget again"
+    deleted = f"it was deleted, change dataset.source in params.yaml{again}"
     if kind in FOLDERS and _is_empty(local_path(place)):
-        yield f"dataset.source {kind}:{place}: unavailable, so it {remedy} it was deleted, change dataset.source in params.yaml{again}"
+        yield f"dataset.source {kind}:{place}: unavailable, so it {remedy} {deleted}"
+    if any(map(is_pairs_file, inbox_entries())) and (base := _base()) and not Path(base).exists():
+        unknown = "rows of the inbox with the text of a record cannot be found"
+        yield f"dataset.source {kind}:{place}: unavailable, so {unknown}; mount it, or if {deleted}"
     inbox = _inbox()
     if inbox and not inbox.is_dir():
         yield f"intake.inbox {inbox}: unavailable, so its batches {remedy} it was deleted, create an empty one{again}"
@@ -79,11 +86,8 @@ def source_places(tree: Path) -> list[Path]:
 
 def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.commands.withdraw; return its answer: records by file, their texts, and unread files. `dry`: change nothing."""
-    source_kind, _, place = _source().partition(":")
-    file, columns = file_and_columns(place) if source_kind == "pairs" else ("", "")
-    is_added_to = kind == "pairs" and file and _section(SETTINGS, "intake").get("mode") != "replace"
-    base = str(local_path(file)) if is_added_to else ""
-    request = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns, "base": base}
+    request = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry}
+    request |= {"columns": _pairs_source()[1], "base": _base() if kind == "pairs" else ""}
     return ask("tasks.prepare.commands.withdraw", request)
 
 
@@ -110,6 +114,18 @@ def source_notes(lines: Mapping[str, int], pairs: Mapping[str, int], unread: Seq
         target = Path(path).resolve()  # a data set may be a repository of its own
         if git("ls-files", "--error-unmatch", str(target), folder=target.parent, check=False):
             yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"
+
+
+def _base() -> str:
+    """The file of pairs that files of the inbox add to, or empty."""
+    file, _ = _pairs_source()
+    return str(local_path(file)) if file and _section(SETTINGS, "intake").get("mode") != "replace" else ""
+
+
+def _pairs_source() -> tuple[str, str]:
+    """The data set's file of pairs, and the columns that its SPEC names; both empty if it is none."""
+    kind, _, place = _source().partition(":")
+    return file_and_columns(place) if kind == "pairs" else ("", "")
 
 
 def _source() -> str:

@@ -120,6 +120,26 @@ def test_a_folder_that_is_not_mounted_is_named(tmp_path: Path, monkeypatch: pyte
     assert list(own_tables.unavailable_places()) == []
 
 
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_a_file_of_pairs_that_is_not_mounted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Rows of the inbox that have the texts of its records would be believed absent. With `replace`, they are not compared."""
+    monkeypatch.chdir(tmp_path)
+    source = "pairs:share/base.csv#passage=Antwort"
+    (tmp_path / "params.yaml").write_text(f"dataset: {{source: '{source}'}}\n")
+    (tmp_path / "retraining.yaml").write_text(f"intake: {{inbox: inbox, mode: {mode}}}\n")
+    (tmp_path / "inbox/folder").mkdir(parents=True)
+    assert list(own_tables.unavailable_places()) == [], "no file of the inbox is compared with it"
+    (tmp_path / "inbox/1.csv").write_text("question,Antwort\nhow,so\n")
+    line = (
+        f"dataset.source {source}: unavailable, so rows of the inbox with the text of a record cannot be found; mount it, or if it was "
+        "deleted, change dataset.source in params.yaml; then run retemper forget again"
+    )
+    assert list(own_tables.unavailable_places()) == ([line] if mode == "append" else [])
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share/base.csv").write_text("question,Antwort\nhow,so\n")
+    assert list(own_tables.unavailable_places()) == []
+
+
 def test_a_data_set_in_a_repository_of_its_own_has_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("project", "data"):
         (tmp_path / name).mkdir()
