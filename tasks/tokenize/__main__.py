@@ -73,7 +73,9 @@ def main() -> None:
         write_rows(out / "documents", rows, tokenizer, digest=digest, cut=params.document, total=count_rows(path))
         first = np.empty(0, np.int64)
         if params.near_duplicates is not None:
-            first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
+            documents = open_tokens(out / "documents")
+            prompt = tokenizer(params.document_prefix, verbose=False)["input_ids"][: documents.prompt]
+            first = first_of_near(documents, params.near_duplicates, prompt)
             duplicates = int((first != np.arange(len(first))).sum())
             verb = "is a near-duplicate" if duplicates == 1 else "are near-duplicates"
             print(f"{duplicates:,} of {counted(len(first), 'documents')} {verb} of an earlier one")
