@@ -31,7 +31,7 @@ from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.entry import parser, stage
 from tasks.core.statistics.judged import parts
-from tasks.core.tables.ids import Ints, ordinals
+from tasks.core.tables.ids import Ints, StoredIds, ordinals
 from tasks.core.tables.judgments import DocumentLists, graded_pairs, lists_of, ranked_lists
 from tasks.core.tables.parquet import count_rows
 from tasks.core.tables.schemas import MEASURED
@@ -158,7 +158,7 @@ def maps(
         query_vector = vectors[number : number + 1]
         document_vectors = best_rows(data.embeddings, np.repeat(query_vector, len(docs), axis=0), docs)
         points = flat_map(np.concatenate([query_vector, document_vectors]), params.seed)
-        labels = [("query", names[number]), *((kind, data.documents.ids()[int(doc)].as_py()) for doc, kind in kinds.items())]
+        labels = [("query", names[number]), *zip(kinds.values(), StoredIds(data.ids).take(pa.array(docs)).to_pylist(), strict=True)]
         records.append(
             {
                 "query": names[number],

@@ -22,14 +22,16 @@ from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.models.limits import model_class
 from tasks.core.params.sections import read_yaml
 from tasks.core.statistics.judged import click_id
-from tasks.core.tables.ids import IDS
+from tasks.core.tables.ids import IDS, read_ids
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
 from tasks.core.tokens.folder import Tokens, open_tokens
 
 
-def test_every_analysis_of_a_round(small: Any, tmp_path: Path) -> None:
+def test_every_analysis_of_a_round(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     analysis = json.loads((small.folder / "data/analyses/seen/analysis.json").read_text())
+    read = list[Path]()
+    monkeypatch.setattr("tasks.core.tokens.folder.read_ids", lambda path: (read.append(path), read_ids(path))[1])
     result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
     assert result.status == 0, result
     assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text()) == analysis, "the same twice"
@@ -43,7 +45,12 @@ def test_every_analysis_of_a_round(small: Any, tmp_path: Path) -> None:
         assert figures["all"] <= sum(parts) * (1 + 1e-6)
     for curve in analysis["curves"]:
         assert curve["scores"] == sorted(curve["scores"], reverse=True)
-    kinds = [point["kind"] for point in analysis["maps"][0]["points"]]
+    assert read and not [path for path in read if path.parent.name == "documents"], "a corpus has millions of ids"
+    (map_,) = analysis["maps"]
+    judged = read_table(small.folder / "data/corpus/qrels/dev.parquet", QRELS).to_pylist()
+    relevant = {row["doc"] for row in judged if row["query"] == map_["query"]}
+    assert {point["id"] for point in map_["points"] if point["kind"] == "relevant"} == relevant
+    kinds = [point["kind"] for point in map_["points"]]
     assert kinds[:2] == ["query", "relevant"]
     assert set(kinds[2:]) <= {"relevant", "bm25", "warmup", "both"}
     assert "pairwise errors per query" in result.out
