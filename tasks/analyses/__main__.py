@@ -33,8 +33,8 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.statistics.judged import parts
 from tasks.core.tables.ids import Ints, StoredIds, ordinals
 from tasks.core.tables.judgments import DocumentLists, graded_pairs, lists_of, ranked_lists
-from tasks.core.tables.parquet import count_rows
-from tasks.core.tables.schemas import MEASURED
+from tasks.core.tables.parquet import count_rows, read_table
+from tasks.core.tables.schemas import MEASURED, QRELS
 from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.trec.runs import read_run, read_scored_run
 
@@ -65,6 +65,15 @@ class Round:
         ids, least = self.queries(split).folder / "ids.parquet", least_grade(split, read_parameters()) if split in MEASURED else 1
         queries, documents, grades = graded_pairs(self.corpus / "qrels" / f"{split}.parquet", ids, self.ids)
         return lists_of(queries[grades >= least], documents[grades >= least], count_rows(ids))
+
+    def analyzed(self, split: str) -> Ints:
+        """The queries of a split with a relevant document; as in evaluation, those of a click log only if nobody judged others."""
+        relevant = np.flatnonzero(self.relevant(split).counts)
+        judged = read_table(self.corpus / "qrels" / f"{split}.parquet", QRELS)["query"].unique().to_pylist()
+        measured = {*parts(split, judged)[split]}
+        names = StoredIds(self.queries(split).folder / "ids.parquet").take(pa.array(relevant)).to_pylist()
+        chosen: Ints = relevant[[name in measured for name in names]]
+        return chosen
 
     def vectors(self, split: str, rows: Ints) -> Floats:
         """The vectors of the queries `rows` of a split, [Q, D]."""
@@ -202,18 +211,15 @@ def main() -> None:
     command_line.add_argument("--name", required=True, help="the entry of params.yaml")
     args = command_line.parse_args()
     params, data = load(Analysis, f"analyses.{args.name}"), Round(args)
-    split = next((split for split in MEASURED if data.relevant(split).counts.any()), None)
-    if split is None:
-        raise UserError(f"{args.corpus}: found no relevant document in dev or test, expected at least one to analyze")
-    relevant = data.relevant(split)
-    judged = np.flatnonzero(relevant.counts)
+    queries = {split: data.analyzed(split) for split in MEASURED}
+    split = max(MEASURED, key=lambda name: min(len(queries[name]), 2))  # the first with two, as uniformity needs a pair
+    relevant, judged = data.relevant(split), queries[split]
     names = data.queries(split).ids().take(judged).to_pylist()
-    measured = {*parts(split, names)[split]}  # without the queries of a click log
-    judged, names = judged[[name in measured for name in names]], [name for name in names if name in measured]
+    measured = {*names}
     if min(len(judged), len(data.embeddings)) < 2:
         raise UserError(
-            f"{args.corpus}: found {counted(len(judged), 'queries')} of {split} with a judgment and "
-            f"{counted(len(data.embeddings), 'documents')}, expected at least two of each to analyze"
+            f"{args.corpus}: found {counted(len(judged), 'queries')} of {split} with a relevant document and "
+            f"{counted(len(data.embeddings), 'documents')} in all, expected at least two of each, in dev or test, to analyze"
         )
     vectors = data.vectors(split, judged)
     documents = [relevant.of(int(query)) for query in judged]

@@ -166,15 +166,16 @@ def test_references_are_checked(full_params: dict[str, Any], entry: dict[str, st
         check(full_params)
 
 
-def test_one_judged_query_is_refused_in_one_line(small: Any, tmp_path: Path) -> None:
+def test_one_judged_query_in_dev_and_in_test_is_refused_in_one_line(small: Any, tmp_path: Path) -> None:
     """Uniformity needs a pair."""
-    path = small.folder / "data/corpus/qrels/dev.parquet"
-    table = read_table(path, QRELS).slice(0, 1)
-    path.unlink()
-    write_table(path, QRELS, [table])
+    for split in ("dev", "test"):
+        path = small.folder / f"data/corpus/qrels/{split}.parquet"
+        table = read_table(path, QRELS).slice(0, 1)
+        path.unlink()
+        write_table(path, QRELS, [table])
     result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path / "out")))
     assert (result.status, result.err.count("\n")) == (2, 1), result
-    assert "data/corpus: found 1 query of dev with a judgment and 60 documents, expected at least two of each to analyze" in result.err
+    assert "data/corpus: found 1 query of dev with a relevant document and 60 documents in all, expected at least two" in result.err
     assert not (tmp_path / "out").exists()
 
 
@@ -219,3 +220,20 @@ def test_queries_of_a_click_log_count_in_no_figure(small: Any, tmp_path: Path) -
     analysis = json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text())
     assert analysis["queries"] == 2 and {record["query"] for record in (*analysis["curves"], *analysis["maps"])} <= {first, second}
     assert analysis["bm25_overlap"] == pytest.approx(overlap(top["warmup"], top["bm25"], 20))
+
+
+@pytest.mark.parametrize("grade", [1, 0])
+def test_test_is_analyzed_if_people_judged_too_few_dev_queries(small: Any, tmp_path: Path, grade: int) -> None:
+    """As in evaluation, the rest of dev is a click log's, even if no document is relevant to what people judged."""
+    path = small.folder / "data/corpus/qrels/dev.parquet"
+    first, *others = read_table(path, QRELS)["query"].unique().to_pylist()
+    clicked = {query: click_id(query) for query in others}
+    rename_queries(path, QRELS, "query", clicked)
+    rename_queries(small.folder / "data/tokens/queries/dev/ids.parquet", IDS, "id", clicked)
+    table = read_table(path, QRELS)
+    grades = [grade if query == first else 1 for query in table["query"].to_pylist()]
+    path.unlink()
+    write_table(path, QRELS, [table.set_column(2, QRELS.field("grade"), pa.array(grades, QRELS.field("grade").type))])
+    result = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
+    assert result.status == 0, result
+    assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text())["split"] == "test"
