@@ -1,8 +1,7 @@
 """A file of pairs as a batch: it is converted to a BEIR folder, which is read in its place.
 
 The folder is .retemper/pairs/KEY/NAME of the project. A separate process writes it (tasks.prepare.commands.pairs_batch), and again if the
-file, its columns, the data set, the forgotten records, or the code that reads it have changed, or if another batch gives a new text to an
-id of the data set that a text of the file had got (TAKEN). Messages on lines of the folder name the
+file, its columns, the data set, the forgotten records, or the code that reads it have changed. Messages on lines of the folder name the
 rows of the file.
 """
 
@@ -12,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -23,7 +22,7 @@ from flows.batches.records import documents, files_of, queries
 from flows.process import locks
 from flows.process.problems import Problems
 from flows.process.processes import Processes, environment
-from tasks.core.errors import DiskError, UserError
+from tasks.core.errors import DiskError, Invalid, UserError
 from tasks.core.files import file_stamp, new_folder, read_json, write_json
 from tasks.core.sources.datasets import DatasetSpec, dataset_files, parse_dataset
 from tasks.core.sources.forgotten import KINDS, Kind, marks_digest
@@ -32,14 +31,13 @@ from tasks.core.stage.code import Reader
 from tasks.core.text.plain import digest
 
 FOLDER = Path(".retemper/pairs")
-TAKEN = (
-    "taken.json"  # in each folder: {"document", "query": {an id of the data set that a text got in place of its own: digest of the text}}
+SHARED = (
+    "shared.json"  # in each folder, of texts that not all rows have under one id: {"document", "query": {id: [digest of the text, row]}}
 )
 OF = "of.json"  # in each folder: what it was made from
 READER = "tasks.prepare.commands.pairs_batch"  # writes the folder
 ROOT = Path(__file__).resolve().parents[2]  # of the code that is running, whatever the current folder has
-Ids = dict[Kind, dict[str, str]]  # as in TAKEN
-Replaced = dict[Kind, list[str]]  # ids of the data set that batches give another text
+Shared = dict[Kind, dict[str, tuple[str, int]]]  # as in SHARED
 LEAKING = re.compile(r"\bquery '([^']*)' (?=has the text|is judged)")
 
 
@@ -47,8 +45,7 @@ LEAKING = re.compile(r"\bquery '([^']*)' (?=has the text|is judged)")
 class PairsFiles:
     """The files of pairs of a project. `source`: its data set, with an absolute path; `marks`: of forgotten records.
 
-    `alone`: each file is a data set by itself, so the data set is not read. `place`: where folders of batches are, if not in the project's
-    FOLDER: their ids depend on which other batches there are.
+    `alone`: each file is a data set by itself, so the data set is not read.
     """
 
     project: Path
@@ -56,28 +53,13 @@ class PairsFiles:
     marks: Collection[str] = ()
     alone: bool = False
     processes: Processes = field(default_factory=Processes)
-    place: Path | None = None
 
     def spec(self, path: Path) -> str:
         """The SPEC of a file of the inbox, with the columns that the data set's SPEC names. A link keeps its name."""
         return f"pairs:{path.parent.resolve() / path.name}{self.source.columns}"
 
-    def folders(self, paths: Sequence[Path], others: Sequence[Path] = ()) -> list[Path]:
-        """The `folder` of each path. There, no text has an id of the data set to which another of the folders, or of `others`, gives a
-        new text."""
-        folders = {path: self.folder(path) for path in paths}
-        batches = {path: folder for path, folder in folders.items() if not self._is_source(path)}
-        taken: dict[Path, Ids] = {path: read_json(folder / TAKEN) for path, folder in batches.items() if path != folder}
-        replaced = _replaced(taken.values(), [*batches.values(), *others])
-        for path, ids in taken.items():
-            self.folder(path, {kind: names for kind in KINDS if (names := sorted(ids.get(kind, {}).keys() & replaced[kind]))})
-        return [*folders.values()]
-
-    def folder(self, path: Path, replaced: Replaced | None = None) -> Path:
-        """`path`, if it is a folder, else the folder with the rows of the file. Raises UserError if the file cannot be read.
-
-        `replaced`: ids of the data set that other batches give another text; None: as when the folder was last made.
-        """
+    def folder(self, path: Path) -> Path:
+        """`path`, if it is a folder, else the folder with the rows of the file. Raises UserError if the file cannot be read."""
         if path.is_dir():
             return path
         if not os.access(path, os.R_OK):  # not a fault of the disk, which would end the retraining
@@ -94,15 +76,10 @@ class PairsFiles:
         }
         about = json.loads(json.dumps(about))
         with locks.wait_and_hold(folder.parent.with_suffix(".lock")):  # a check by hand may run beside a retraining
-            made_of = read_json(folder / OF) if (folder / OF).exists() else {}
-            earlier = made_of.pop("replaced", {})
-            is_current = made_of == about
-            if replaced is None:
-                replaced = earlier if is_current else {}
-            if not is_current or replaced != earlier:
+            if not (folder / OF).exists() or read_json(folder / OF) != about:
                 with new_folder(folder) as temporary:
-                    self._write(about["source"], base, replaced=replaced, folder=temporary)
-                    write_json(temporary / OF, about | {"replaced": replaced})
+                    self._write(about["source"], base, temporary)
+                    write_json(temporary / OF, about)
         return folder
 
     def drop(self, path: Path) -> None:
@@ -115,14 +92,13 @@ class PairsFiles:
 
     def _place(self, path: Path) -> Path:
         key = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
-        folder = self.project / FOLDER if self.place is None or self._is_source(path) else self.place
-        return (folder / key / path.name).resolve()
+        return (self.project / FOLDER / key / path.name).resolve()
 
-    def _write(self, source: str, base: str, *, replaced: Replaced, folder: Path) -> None:
+    def _write(self, source: str, base: str, folder: Path) -> None:
         output = list[str]()
         with TemporaryDirectory() as scratch:
             problems, request = Problems(Path(scratch, "problems")), Path(scratch, "asked.json")
-            asked = {"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder), "replaced": replaced}
+            asked = {"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder)}
             request.write_text(json.dumps(asked))
             command = [sys.executable, "-m", READER, str(request)]
             status = self.processes.run(command, output.append, environment(**problems.environment), folder=ROOT)
@@ -133,22 +109,46 @@ class PairsFiles:
             raise RuntimeError(f"{command[2]} ended with status {status}: {output[-1] if output else 'no message'}")
 
 
-def _replaced(taken: Iterable[Ids], folders: Iterable[Path]) -> dict[Kind, set[str]]:
-    """The ids that one of the folders gives another text than they have in `taken`."""
-    wanted: Ids = {kind: {} for kind in KINDS}
-    for ids in taken:
-        for kind, texts in ids.items():
-            wanted[kind] |= texts
-    replaced: dict[Kind, set[str]] = {kind: set() for kind in KINDS}
-    for folder in folders if any(wanted.values()) else ():
-        files = files_of(folder)
-        for document in documents(files, lambda _: None) if wanted["document"] else ():
-            if document.id in wanted["document"] and wanted["document"][document.id] != digest(document.text, document.title):
-                replaced["document"].add(document.id)
-        for query in queries(files, lambda _: None) if wanted["query"] else ():
-            if query.id in wanted["query"] and wanted["query"][query.id] != digest(query.text):
-                replaced["query"].add(query.id)
-    return replaced
+def refuse_changes(path: Path, folder: Path, others: Sequence[Path]) -> None:
+    """UserError if a batch at `path`, read from `folder`, and one of the `others`, folders too, give an id two texts, unless both have all
+    rows with their text under that id (SHARED has those that do not): such a row would get the other text as well."""
+    for kind in KINDS:
+        mine, theirs = _shared(folder, kind), {other: _shared(other, kind) for other in others}
+        wanted = {name for shared in theirs.values() for name in shared}
+        own = [(name, text, f"{path}:{line}") for name, (text, line) in mine.items()]
+        own += [(name, text, at) for name, text, at in _texts(folder, kind) if name in wanted] if wanted else []
+        for other, shared in theirs.items():
+            for name, text, at in own:
+                if name in shared and shared[name][0] != text:
+                    raise _refusal(kind, name, at=name_pairs_file(at, folder, path), other=other, has_shared="there")
+            for name, text, _ in _texts(other, kind) if mine else ():
+                if name in mine and mine[name][0] != text:
+                    raise _refusal(kind, name, at=f"{path}:{mine[name][1]}", other=other, has_shared="here")
+
+
+def _shared(folder: Path, kind: Kind) -> dict[str, tuple[str, int]]:
+    shared: Shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
+    return shared.get(kind, {})
+
+
+def _texts(folder: Path, kind: Kind) -> Iterator[tuple[str, str, str]]:
+    """Id, digest, and place of every document, or query, of a folder."""
+    files = files_of(folder)
+    if kind == "document":
+        yield from ((one.id, digest(one.text, one.title), one.at) for one in documents(files, lambda _: None))
+    else:
+        yield from ((one.id, digest(one.text), one.at) for one in queries(files, lambda _: None))
+
+
+def _refusal(kind: Kind, name: str, *, at: str, other: Path, has_shared: str) -> UserError:
+    batch = origin(other / OF)
+    return Invalid(
+        where=at,
+        found=f"another text for {kind} {name!r} than in {batch.parent if batch.name == OF else batch}, and the text {has_shared} is also "
+        "under another id, or none",
+        expected="texts that only that id has",
+        remedy="change the row in the data set's own file instead, or in that batch if the data set lacks it",
+    )
 
 
 @cache

@@ -49,7 +49,7 @@ class Inbox:
             return Data(self._source, self._describe(self._source), ())
         out = self._place(names)
         paths = [self.batches[name] for name in names]
-        folders = inbox.folders_to_merge(intake(), self._source, Path.cwd(), chosen=paths, place=self._folder / "pairs")
+        folders = inbox.folders_to_merge(intake(), self._source, Path.cwd(), chosen=paths)
         merge_folders(folders, out / "merged", out / "stamp.json", form=form_of(self._source))
         spec = f"beir:{(out / 'merged').resolve()}"
         return Data(spec, self._describe(spec), names)

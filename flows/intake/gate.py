@@ -24,7 +24,7 @@ from tasks.core.text.plain import record_label
 from tasks.core.trec.ids import WHITE
 
 Values: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgments
-VERSION = 6  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
+VERSION = 7  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "repeated ids or judgments", "judgments of unknown documents or queries"
 EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are also in dev or test"

@@ -125,14 +125,11 @@ def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
     return [path for path, batch in verdicts.items() if not (batch and batch.state == "quarantined")]
 
 
-def folders_to_merge(intake: Intake, source: str, project: Path, *, chosen: Sequence[Path], place: Path) -> list[Path]:
-    """The folders of the data set and of `chosen` batches, as a retraining that has no other batch merges them.
-
-    Those made from files of pairs are below `place`, where no retraining reads them. Raises UserError if batches cannot be merged.
-    """
+def folders_to_merge(intake: Intake, source: str, project: Path, *, chosen: Sequence[Path]) -> list[Path]:
+    """The folders of the data set and of `chosen` batches, as a retraining merges them. Raises UserError if batches cannot be merged."""
     inbox = _inbox(intake, source, project)
     inbox.refuse_unmergeable()
-    return replace(inbox.files, place=place).folders([*inbox.sources, *chosen])
+    return inbox.folders([*inbox.sources, *chosen])
 
 
 def known_records(intake: Intake, source: str, project: Path) -> Known | None:
@@ -144,7 +141,7 @@ def known_records(intake: Intake, source: str, project: Path) -> Known | None:
     if not inbox.sources:
         return None
     inbox.refuse_unmergeable()
-    return inbox.known(inbox.accepted(), by_hand=True)
+    return inbox.known(inbox.accepted())
 
 
 def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:
@@ -157,7 +154,7 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
     if intake.mode == "append":
         inbox.refuse_unmergeable()
     others = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
-    batch = inbox.check(folder, inbox.known(others, by_hand=True), [])
+    batch = inbox.check(folder, inbox.known(others), [])
     if intake.inbox is None or folder.parent.resolve() != inbox.folder.resolve():
         inbox.files.drop(folder)
     return batch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.batches.foreseen import Settings
 from flows.batches.known import Known
-from flows.batches.pairs_files import PairsFiles, is_batch, name_pairs_file
+from flows.batches.pairs_files import PairsFiles, is_batch, name_pairs_file, refuse_changes
 from flows.batches.records import files_of, form_of
 from flows.champions import history, tree
 from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
@@ -64,7 +64,7 @@ class Inbox:
 
     def folders(self, paths: Sequence[Path]) -> list[Path]:
         """The folders that are read for data set and batches: the paths themselves, or for a file of pairs the folder made from it."""
-        return self.files.folders(paths)
+        return [self.files.folder(path) for path in paths]
 
     def spec_of(self, path: Path) -> str:
         """The SPEC of a batch that is a whole data set."""
@@ -236,14 +236,12 @@ class Inbox:
         complete = [] if self.intake.inbox is None else self.complete_batches()
         return [path for path in complete if (batch := self.verdict(path)) and batch.state == "accepted"]
 
-    def known(self, accepted: Sequence[Path], *, by_hand: bool = False) -> Known:
-        """The data set and the `accepted` batches. `by_hand`: files of pairs are read as a retraining has left them, which may be reading
-        them now."""
-        folders = self.folders if not by_hand else lambda paths: [self.files.folder(path) for path in paths]
+    def known(self, accepted: Sequence[Path]) -> Known:
+        """The data set and the `accepted` batches."""
         known = Known(2 * self.intake.gate.sample, self.marks)
-        for folder in folders(self.sources):
+        for folder in self.folders(self.sources):
             known.add(folder, batch=False, form=form_of(self.spec))
-        for folder in folders(accepted) if self.intake.mode == "append" else ():
+        for folder in self.folders(accepted) if self.intake.mode == "append" else ():
             known.add(folder)
         return known
 
@@ -286,11 +284,12 @@ class Inbox:
             path.name, "quarantined", stamp, self.source_stamp(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds")
         )
         try:
-            [folder] = self.files.folders([path], known.batches)
+            folder = self.files.folder(path)
             if not files_of(folder).all():
                 raise UserError(
                     f"{path}: found no corpus, queries or qrels, expected corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or .csv"
                 )
+            refuse_changes(path, folder, known.batches)
             checked = check(folder, known, self.settings, size=rules.sample)
         except DiskError:
             raise

@@ -1,12 +1,12 @@
 """Write a file of pairs as a BEIR folder that fits the data set it will be merged with. The process behind a file in an inbox
 (flows.batches.pairs_files): `python -m tasks.prepare.commands.pairs_batch REQUEST`.
 
-REQUEST is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER,
-"replaced": {"document", "query": ids of the data set that other batches give another text}}.
-A query whose text the data set has keeps the split that it has there. If the data set is a file of pairs too, equal texts get equal ids
-(the data set's, if it has the text), and new queries are divided as if the rows were in that file. Memory then holds the ids in its
-columns. `corpus.places` and `queries.places` in FOLDER have one line per record of the table: the row of the file that it came from.
-taken.json has the ids of the data set that texts of the file got in place of their own: {"document", "query": {ID: digest of the text}}.
+REQUEST is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER}.
+A query whose text the data set has keeps the split that it has there, and so does one that the file corrects. If the data set is a file of
+pairs too, equal texts get equal ids (tasks.prepare.commands.joined_ids), and new queries are divided as if the rows were in that file.
+Memory holds the file's ids. `corpus.places` and `queries.places` in FOLDER have one line per record of the table: the row of the file that
+it came from. shared.json has the texts that not all rows have under one id, which no other batch must replace: {"document", "query":
+{ID: [digest of the text, row]}}.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import TypeVar
 from tasks.core.errors import Invalid, UserError
 from tasks.core.files import write_json
 from tasks.core.sources.datasets import DatasetSpec, parse_dataset
-from tasks.core.sources.forgotten import Kind, mark
+from tasks.core.sources.forgotten import Kind
 from tasks.core.sources.pairs import Columns
 from tasks.core.stage.entry import stage
 from tasks.core.tables.schemas import SPLITS
@@ -28,90 +28,93 @@ from tasks.prepare.commands.beir_folder import write_beir
 from tasks.prepare.commands.joined_ids import JoinedIds
 from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.readers import kinds, pairs
-from tasks.prepare.readers.lines import SHOWN
-from tasks.prepare.readers.pairs import Beside, Ids, columns_in, rows
+from tasks.prepare.readers.pairs import Beside, Row, columns_in, rows
 from tasks.prepare.source import Document, Query, Source
 
 Record = TypeVar("Record", Document, Query)
-TAKEN = "taken.json"
+Shared = dict[Kind, dict[str, tuple[str, int]]]  # as in SHARED
+SHARED = "shared.json"
 NAMING = ("title", "id", "query_id")  # columns that decide which texts are one record
 
 
 @dataclass(frozen=True)
 class Addition:
-    """A file of pairs as an addition to a data set. `taken`: as in taken.json."""
+    """A file of pairs as an addition to a data set. `shared`: as in shared.json."""
 
     source: Source
-    taken: dict[Kind, dict[str, str]] = field(default_factory=dict)
+    shared: Shared = field(default_factory=dict)
 
 
-def read(spec: DatasetSpec, base: DatasetSpec | None = None, replaced: Mapping[Kind, Collection[str]] | None = None) -> Addition:
-    """Read a file of pairs as an addition to the data set `base`. `replaced`: ids in it that other batches give another text.
+def read(spec: DatasetSpec, base: DatasetSpec | None = None, marks: Collection[str] = ()) -> Addition:
+    """Read a file of pairs as an addition to the data set `base`, without the forgotten records of `marks`.
 
-    UserError if it has no row, or if `base` is a file of pairs that names its records by different columns."""
+    UserError if it has no row, or if `base` is a file of pairs that names its records by different columns, or if a correction would
+    change other rows, too.
+    """
     columns = columns_in(spec.folder, spec.columns)
     if columns is None:
         raise UserError(f"{spec.folder}: found no row, expected a query and the passage that answers it; add one")
     if base is None:
-        return Addition(pairs.read(spec.folder, spec.columns))
+        return Addition(without_forgotten(pairs.read(spec.folder, spec.columns), marks))
     if base.kind == "pairs":
         _refuse_other_names(spec, columns, base)
-    digests, replaced = set[str](), replaced or {}
-    queries = JoinedIds(Ids("query_id"), replaced.get("query", ()))
-    documents = JoinedIds(Ids("id"), replaced.get("document", ()))
+    digests, splits, queries, documents = set[str](), set[str](), JoinedIds("query"), JoinedIds("document")
     for row in rows(spec.folder, spec.columns):
-        digests.add(key := digest(row.query))
+        digests.add(digest(row.query))
+        splits.add(row.split)
         if columns.id is not None:
-            documents.add(row.at, row.document, digest(row.passage, row.title))
-            documents.unnamed.update(map(digest, row.negatives))
+            for record_id, text in _documents(row):
+                documents.add(row.at, record_id, text)
         if columns.query_id is not None:
-            queries.add(row.at, row.query_id, key)
+            queries.add(row.at, row.query_id, digest(row.query))
     if base.kind == "pairs":
-        beside = beside_pairs(base, digests, queries=queries, documents=documents)
-        _refuse_moved(spec, base, (queries, documents))
+        known_splits, base_splits = add_pairs(base, digests, queries=queries, documents=documents)
+        splits |= base_splits
     else:
-        beside = Beside(splits_of(kinds.read(base, needs_qrels=False), digests))
-    return Addition(pairs.read(spec.folder, spec.columns, beside), {"document": documents.foreign(), "query": queries.foreign()})
+        known_splits = splits_of(kinds.read(base, needs_qrels=False), digests, queries.texts)
+    forgotten = {ids.kind: ids.forgotten(marks) for ids in (documents, queries)}
+    documents, queries = (ids.without(forgotten[ids.kind]) for ids in (documents, queries))
+    if base.kind == "pairs":
+        _refuse_shared(base, queries=queries, documents=documents)
+    for old, name in queries.replaced().items():
+        known_splits[queries.texts[name]] = known_splits[old]
+    final = {ids.kind: ids.final() | forgotten[ids.kind] for ids in (documents, queries)}
+    source = pairs.read(spec.folder, spec.columns, Beside(splits, final["document"], final["query"], known_splits))
+    return Addition(without_forgotten(source, marks), {ids.kind: ids.shared() for ids in (documents, queries)})
 
 
-def beside_pairs(base: DatasetSpec, digests: Collection[str], *, queries: JoinedIds, documents: JoinedIds) -> Beside:
-    """The splits and ids of a data set of pairs, for a file that adds to it: `digests` of its queries, and the ids in its columns.
+def add_pairs(base: DatasetSpec, digests: Collection[str], *, queries: JoinedIds, documents: JoinedIds) -> tuple[dict[str, str], set[str]]:
+    """Add the rows of a data set of pairs to the ids of a file that adds to it. Return the splits of its queries that have one of the
+    `digests`, or an id of the file, by digest, and the splits that it has rows of.
 
-    One pass over the data set: every file of an inbox needs it. UserError if the file replaces a text that other ids have too.
+    One pass over the data set: every file of an inbox needs it.
     """
     splits, matches = set[str](), dict[str, tuple[str, set[str]]]()
     for row in rows(base.folder, base.columns):
         splits.add(row.split)
-        if (key := digest(row.query)) in digests:
+        key = digest(row.query)
+        if key in digests or row.query_id in queries.texts:
             matches.setdefault(key, (row.query, set()))[1].add(row.split)
         queries.add_known(row.query_id, key)
-        if documents.own.by_text or documents.unnamed:
-            documents.add_known(row.document, digest(row.passage, row.title))
-            for text in row.negatives:
-                documents.add_known("", digest(text))
-    for ids in (documents, queries):
-        ids.refuse_shared(base.folder)
+        for record_id, text in _documents(row) if documents.names else ():
+            documents.add_known(record_id, text)
     shares = pairs.shares_of(splits)
     final_splits = {key: {shares.split(split, text) for split in row_splits} for key, (text, row_splits) in matches.items()}
-    return Beside(
-        {key: next(split for split in SPLITS if split in found) for key, found in final_splits.items()},
-        splits,
-        documents.final(),
-        queries.final(),
-    )
+    return {key: next(split for split in SPLITS if split in found) for key, found in final_splits.items()}, splits
 
 
-def splits_of(source: Source, digests: Collection[str]) -> dict[str, str]:
-    """The split of each judged query of a data set whose text has one of the `digests`, by digest."""
+def splits_of(source: Source, digests: Collection[str], texts: Mapping[str, str]) -> dict[str, str]:
+    """The split of each judged query of a data set whose text has one of the `digests`, or whose id one of the new `texts`, by digest."""
     split_by_digest: dict[str, str] = {}
     for split in SPLITS:
         if split not in source.qrels:
             continue
         queries = source.queries.get(split) or source.queries[""]
-        ids = {query.id: key for query in queries() if (key := digest(query.text)) in digests}
+        found = ((query.id, {digest(query.text), texts.get(query.id, "")}.intersection(digests)) for query in queries())
+        ids = {name: keys for name, keys in found if keys}
         for qrel in source.qrels[split]() if ids else ():
-            if qrel.query in ids:
-                split_by_digest.setdefault(ids[qrel.query], split)
+            for key in ids.get(qrel.query, ()):
+                split_by_digest.setdefault(key, split)
     return split_by_digest
 
 
@@ -153,36 +156,29 @@ def _refuse_other_names(spec: DatasetSpec, columns: Columns, base: DatasetSpec) 
             )
 
 
-def _refuse_moved(spec: DatasetSpec, base: DatasetSpec, ids: tuple[JoinedIds, JoinedIds]) -> None:
-    """UserError if the file has a query with an answer that the data set has, but under other ids, and theirs for another pair.
+def _refuse_shared(base: DatasetSpec, *, queries: JoinedIds, documents: JoinedIds) -> None:
+    """UserError if the file corrects a text that is not one id's alone. Reads the data set again if the file corrects any."""
+    for ids in (documents, queries):
+        ids.refuse_shared(base.folder)
+    old_documents, old_queries = documents.replaced(), queries.replaced()
+    for row in rows(base.folder, base.columns) if old_documents or old_queries else ():
+        named = [(documents, old_documents, *names) for names in _documents(row)]
+        for ids, old, record_id, text in [*named, (queries, old_queries, row.query_id, digest(row.query))]:
+            if old.get(text, record_id) != record_id:
+                raise ids.refusal(old[text], f"{row.at} has the old text", record_id, base.folder)
 
-    So it is in an export whose ids number its rows, after a row was added in front. Reads both again if the file replaces a text."""
-    replaced = [one.new_texts() for one in ids]
-    if not any(replaced):
-        return
-    texts = [{*new, *new.values()} for new in replaced]
-    pairs_of_file = ((row.at, (digest(row.query), digest(row.passage, row.title))) for row in rows(spec.folder, spec.columns))
-    places = {pair: at for at, pair in pairs_of_file if any(text in some for text, some in zip(pair, texts, strict=True))}
-    for row in rows(base.folder, base.columns):
-        pair = digest(row.query), digest(row.passage, row.title)
-        if pair in places and tuple(new.get(text, text) for text, new in zip(pair, replaced, strict=True)) not in places:
-            role, name = next((one.own.role, one.known[text]) for one, text, new in zip(ids, pair, replaced, strict=True) if text in new)
-            raise Invalid(
-                where=str(places[pair]),
-                found=f"a text that {base.folder} has under {role} {name[:SHOWN]!r}, which is another text in this file",
-                expected="ids that stay with their texts",
-                remedy=f"correct that id, or if the column numbers rows, exclude it from both files: dataset.source=pairs:FILE#{role}=",
-            )
+
+def _documents(row: Row) -> list[tuple[str, str]]:
+    """The ids and digests of a row's documents. Negatives have no id."""
+    return [(row.document, digest(row.passage, row.title)), *(("", digest(text)) for text in row.negatives)]
 
 
 def main(request_file: str) -> None:
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     base = parse_dataset(request["base"]) if request["base"] else None
-    addition, marks = read(parse_dataset(request["source"]), base, request["replaced"]), frozenset(request["marks"])
-    folder = Path(request["folder"])
-    write(without_forgotten(addition.source, marks), folder)
-    taken = {kind: {name: text for name, text in ids.items() if mark(kind, name) not in marks} for kind, ids in addition.taken.items()}
-    write_json(folder / TAKEN, taken)
+    addition, folder = read(parse_dataset(request["source"]), base, frozenset(request["marks"])), Path(request["folder"])
+    write(addition.source, folder)
+    write_json(folder / SHARED, addition.shared)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from tasks.core.sources.delimiters import LARGEST_CELL, declares_delimiter, deli
 from tasks.core.sources.forgotten import mark
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.json_lines import parse_line
+from tasks.core.sources.pairs import pairs_file
 from tasks.core.stage.entry import stage
 from tasks.core.text.plain import digest
 from tasks.prepare.readers import pairs
@@ -133,27 +134,32 @@ def _find(form: str, name: str, path: Path, marks: Collection[str]) -> Found:
 def count_in_pairs(file: Path, columns: str, marks: Collection[str], texts: Collection[tuple[str, str]] = ()) -> Withdrawn:
     """The number of records of `marks` in a file of pairs, and their texts. `columns`: the columns that the data set's SPEC names.
 
-    `texts`: kind and digest of texts that are such records under any id, since a retraining gives them the id in the data set.
+    `texts`: kind and digest of texts that are such records under any id, as a retraining counts them (tasks.prepare.commands.joined_ids).
     """
+    found: dict[tuple[str, str], str] = {}
     try:
-        found = [text for kind, name, key, text in _records_in_pairs(file, columns) if mark(kind, name) in marks or (kind, key) in texts]
+        for kind, name, key, text in _records_in_pairs(file, columns):
+            if mark(kind, name or key) in marks or mark(kind, key) in marks or (kind, key) in texts:
+                found.setdefault((kind, key), text)
     except (UserError, OSError):
         return Withdrawn({}, [], [str(file)])
-    return Withdrawn({str(file): len(found)} if found else {}, found, [])
+    return Withdrawn({str(file): len(found)} if found else {}, [*found.values()], [])
 
 
 def marked_texts(file: Path, columns: str, marks: Collection[str]) -> set[tuple[str, str]]:
     """Kind and digest of the texts whose ids in a file of pairs have one of `marks`. UserError or OSError if it cannot be read."""
-    return {(kind, key) for kind, name, key, _ in _records_in_pairs(file, columns) if mark(kind, name) in marks}
+    names: dict[tuple[str, str], str] = {}
+    for kind, name, key, _ in _records_in_pairs(file, columns):
+        names[kind, key] = names.get((kind, key)) or name  # the first id of a text counts
+    return {(kind, key) for (kind, key), name in names.items() if mark(kind, name or key) in marks}
 
 
 def _records_in_pairs(file: Path, columns: str) -> Iterator[tuple[str, str, str, str]]:
-    """Kind, id, digest, and text of every record."""
-    source = pairs.read(file, columns)
-    for document in source.documents():
-        yield "document", document.id, digest(document.text, document.title), document.text
-    for query in source.queries[""]():
-        yield "query", query.id, digest(query.text), query.text
+    """Kind, id ("": none), digest, and text of every record, as often as a row has it."""
+    for row in pairs.rows(pairs_file(file), columns):
+        yield "document", row.document, digest(row.passage, row.title), row.passage
+        yield "query", row.query_id, digest(row.query), row.query
+        yield from (("document", "", digest(text), text) for text in row.negatives)
 
 
 def batch_forms(folder: Path) -> tuple[str, ...]:

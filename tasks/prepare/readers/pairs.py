@@ -54,23 +54,28 @@ class Ids:
         """Add an id. The first id of a text counts. UserError if it is also the id of another text."""
         first_id = self.by_text.setdefault(text, record_id)
         if self.texts.setdefault(first_id, text) != text:
-            raise Invalid(
-                where=str(at),
-                found=f"{self.role} {first_id[:SHOWN]!r} for two different texts",
-                expected="one text per id",
-                remedy=f"if that column holds something else, exclude it: pairs:FILE#{self.role}=",
-            )
+            raise two_texts(at, self.role, first_id)
+
+
+def two_texts(at: At, role: str, record_id: str) -> Invalid:
+    """The error for an id of two texts."""
+    return Invalid(
+        where=str(at),
+        found=f"{role} {record_id[:SHOWN]!r} for two different texts",
+        expected="one text per id",
+        remedy=f"if that column holds something else, exclude it: pairs:FILE#{role}=",
+    )
 
 
 @dataclass(frozen=True)
 class Beside:
-    """The data set that a file adds to. `known_splits`: the splits of its queries, by the `digest` of their texts. `splits`: the splits
-    that its own file has rows of. `documents`, `queries`: the ids that its file has in columns, by digest."""
+    """What a file of pairs takes from its rows as a whole, and from the data set that it adds to. `splits`: those that there are rows of.
+    `documents`, `queries`: the ids of texts, by `digest`, where they are not the digest. `known_splits`: of the data set's queries."""
 
-    known_splits: Mapping[str, str] = field(default_factory=dict)
-    splits: Collection[str] = ()
+    splits: Collection[str]
     documents: Mapping[str, str] = field(default_factory=dict)
     queries: Mapping[str, str] = field(default_factory=dict)
+    known_splits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,8 @@ class Names:
     queries that become dev and test, and the `known_splits` of queries, by digest."""
 
     column_spec: str
-    documents: dict[str, str]
-    queries: dict[str, str]
+    documents: Mapping[str, str]
+    queries: Mapping[str, str]
     shares: Shares
     known_splits: Mapping[str, str]
 
@@ -99,26 +104,30 @@ class Names:
 
 
 def read(file: Path, column_spec: str = "", beside: Beside | None = None) -> Source:
-    """The pairs of `file` as a data set. Before this returns, the file is read once for its ids and splits.
+    """The pairs of `file` as a data set. Without `beside`, the file is read once for its ids and splits before this returns.
 
-    `column_spec`: the columns that the SPEC names, if it does. `beside`: the data set that the pairs are added to.
+    `column_spec`: the columns that the SPEC names, if it does.
     """
-    beside = beside or Beside()
-    documents_of, queries_of = Ids("id", dict(beside.documents)), Ids("query_id", dict(beside.queries))
-    splits = {*beside.splits}
-    for row in rows(pairs_file(file), column_spec):
-        splits.add(row.split)
-        if row.document:
-            documents_of.add(row.at, row.document, digest(row.passage, row.title))
-        if row.query_id:
-            queries_of.add(row.at, row.query_id, digest(row.query))
-    names = Names(column_spec, documents_of.by_text, queries_of.by_text, shares_of(splits), beside.known_splits)
+    beside = beside or _by_itself(file, column_spec)
+    names = Names(column_spec, beside.documents, beside.queries, shares_of(beside.splits), beside.known_splits)
     return Source(
         documents=partial(documents, file, names),
         queries={"": partial(queries, file, names)},
         qrels={split: partial(qrels, file, names, split) for split in SPLITS},
         negatives=partial(negatives, file, names),
     )
+
+
+def _by_itself(file: Path, column_spec: str) -> Beside:
+    """UserError if the file has an id for two texts."""
+    splits, documents_of, queries_of = set[str](), Ids("id"), Ids("query_id")
+    for row in rows(pairs_file(file), column_spec):
+        splits.add(row.split)
+        if row.document:
+            documents_of.add(row.at, row.document, digest(row.passage, row.title))
+        if row.query_id:
+            queries_of.add(row.at, row.query_id, digest(row.query))
+    return Beside(splits, documents_of.by_text, queries_of.by_text)
 
 
 def shares_of(splits: Collection[str]) -> Shares:

@@ -279,7 +279,7 @@ def test_merging_and_explaining_read_the_same_folders(project: Path, take: Take)
     write(project / "inbox/a.csv", "question,answer", "one,eins")
     take()
     assert [path.name for path in inbox.batches_to_merge(RULE, BASE, project)] == ["a.csv"]
-    (base,) = inbox.folders_to_merge(RULE, BASE, project, chosen=[], place=project / ".retemper/why/data/pairs")
+    (base,) = inbox.folders_to_merge(RULE, BASE, project, chosen=[])
     assert contents_of(base)["corpus"].keys() == {digest(f"answer {n}") for n in range(60)}
     assert len([*(project / FOLDER).glob("*/*/corpus.jsonl")]) == 2
     line = name_batches(f"{project}/.retemper/dataset/corpus.jsonl:61: bad", project)

@@ -27,7 +27,6 @@ def test_files_of_pairs_are_batches_of_a_past_run(tmp_path: Path, monkeypatch: p
 
 
 def test_data_from_before_a_correction_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later batch gives an id of the data set another text, so an earlier batch's row gets an id of its own, but not in earlier data."""
     monkeypatch.chdir(tmp_path)
     rule = Intake(inbox="inbox", gate=Gate(shift=None, duplicates=None))
     Path("params.yaml").write_text("dataset: {source: 'pairs:base.csv'}\n")
@@ -42,12 +41,10 @@ def test_data_from_before_a_correction_are_found(tmp_path: Path, monkeypatch: py
         spec = take_in(rule, "pairs:base.csv", tmp_path, say=lambda _: None).spec
         return Path(spec.removeprefix("beir:"), "corpus.jsonl").read_text(), describe(spec, list_dataset(spec), Memory())
 
-    earlier, entry = retrain_with("inbox/b1.csv", "9,q9,branch hours?,at nine,train")
+    earlier, entry = retrain_with("inbox/b1.csv", "7,q9,branch hours?,at nine,train")
     later, _ = retrain_with("inbox/b3.csv", "7,q7,when open?,at ten,train")
-    assert '"9"' not in earlier and '"9"' in later
-    (read_by_retraining,) = Path(".retemper/pairs").glob("*/b1.csv/corpus.jsonl")
+    assert "at nine" in earlier and "at nine" not in later
     data = Inbox().find(entry)
     assert data.batches == ("b1.csv",) and data.available
-    assert '"9"' in read_by_retraining.read_text(), "the folder that a retraining reads stays as it is"
     assert Path(data.spec.removeprefix("beir:"), "corpus.jsonl").read_text() == earlier
     assert Path(Inbox().merge(["b1.csv", "b3.csv"]).spec.removeprefix("beir:"), "corpus.jsonl").read_text() == later

@@ -7,12 +7,13 @@ import pytest
 
 from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
+from tasks.core.sources.forgotten import mark
 from tasks.core.text.plain import digest
 from tasks.prepare.commands import pairs_batch
 from tasks.prepare.commands.joined_ids import JoinedIds
-from tasks.prepare.commands.pairs_batch import beside_pairs, splits_of
+from tasks.prepare.commands.pairs_batch import add_pairs, splits_of
+from tasks.prepare.commands.withdraw import count_in_pairs, marked_texts
 from tasks.prepare.readers import kinds, pairs
-from tasks.prepare.readers.pairs import Ids
 
 ROWS = [
     *((f"q {n}", f"a {n}", "train") for n in range(60)),
@@ -30,9 +31,9 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> N
     (tmp_path / "faq.csv").write_text("\n".join(["question,answer,split", *lines, ""]))
     base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
     ids = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
-    batch = beside_pairs(base, ids, queries=JoinedIds(Ids("query_id")), documents=JoinedIds(Ids("id")))
-    assert batch.known_splits == splits_of(kinds.read(base), ids) and digest("new") not in batch.known_splits
-    assert batch.splits == splits and batch.known_splits
+    known_splits, found = add_pairs(base, ids, queries=JoinedIds("query"), documents=JoinedIds("document"))
+    assert known_splits == splits_of(kinds.read(base), ids, {}) and digest("new") not in known_splits
+    assert found == splits and known_splits
 
 
 def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,40 +88,45 @@ def test_known_texts_without_an_id_are_not_added_twice(tmp_path: Path) -> None:
     assert queries == {"q1": "why", digest("when"): "when", digest("what"): "what"}
 
 
-def test_a_known_id_gets_a_new_text_if_no_other_row_has_the_old_one(tmp_path: Path) -> None:
-    documents, queries, _ = read_beside(tmp_path, BASE, f"{HEAD}1,q1,why not,charge it,\n")
-    assert (documents, queries) == ({"1": "charge it"}, {"q1": "why not"})
-    documents, _, judged = read_beside(tmp_path, BASE, f"{HEAD}0,q0,how,turn off,\n2,q2,how,turn off,\n")
-    assert documents == {"0": "turn off"} and judged == {("q0", "0")}, "every row that had the old text"
-    documents, _, judged = read_beside(tmp_path, BASE, f"{HEAD}0,q0,how,we,\n")
-    assert documents == {"3": "we"} and judged == {("q0", "3")}, "a known text, so document 0 keeps its own"
+def test_a_known_id_gets_a_new_text(tmp_path: Path) -> None:
+    documents, queries, judged = read_beside(tmp_path, BASE, f"{HEAD}1,q1,why not,charge it,\n")
+    assert (documents, queries, judged) == ({"1": "charge it"}, {"q1": "why not"}, {("q1", "1")})
+    documents, queries, judged = read_beside(tmp_path, BASE, f"{HEAD}3,q8,what,us,restart\n8,q9,when,charge,\n3,q3,who,us,\n")
+    assert documents == {"3": "us", "0": "restart", "1": "charge"} and judged == {("q8", "3"), ("q9", "1"), ("q3", "3")}, "beside others"
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("0,q8,what,turn off,", "another text for id '0', whose text rows with other ids of .*faq.csv have too, such as '2', expected"),
-        ("8,q0,what,help,", "another text for query_id 'q0', whose text rows with other ids of .*faq.csv have too, such as 'q2', expected"),
+        (
+            "0,q8,what,turn off,",
+            "new.csv:2: found another text for id '0' than in faq.csv, while .*faq.csv:4 has the old text under id '2', ",
+        ),
+        (
+            "2,q8,what,turn off,",
+            "new.csv:2: found another text for id '2' than in faq.csv, while .*faq.csv:2 has the old text under id '0', ",
+        ),
+        ("8,q0,what,help,", "another text for query_id 'q0' than in faq.csv, while .*faq.csv:4 has the old text under query_id 'q2', "),
+        ("3,q8,what,Charge,", "another text for id '3' than in faq.csv, while .*faq.csv has the new text under id '1', expected"),
+        ("3,q8,what,wait,", "another text for id '3' than in faq.csv, while .*faq.csv has the new text under no id, expected"),
+        ("3,q8,what,us,\n8,q9,when,we,", "new.csv:2: found another text for id '3' .* while .*new.csv:3 has the old text under id '8', "),
+        ("3,q8,what,us,we", "new.csv:2: found another text for id '3' .* while .*new.csv:2 has the old text under no id, "),
+        ("8,q9,when,us,\n3,q8,what,us,", "new.csv:3: found another text for id '3' .* while .*new.csv:2 has the new text under id '8', "),
+        ("1,q1,why,we,\n3,q3,who,charge,", "new.csv:2: found another text for id '1' .* has the new text under id '3', "),
         ("9,q8,what,charge,\n9,q9,when,help,", "new.csv:3: found id '9' for two different texts"),
     ],
 )
-def test_a_new_text_that_would_be_that_of_other_rows_is_refused(tmp_path: Path, row: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_a_correction_that_is_not_of_one_id_alone_is_refused(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
         read_beside(tmp_path, BASE, f"{HEAD}{row}\n")
+    assert "'9'" in str(error.value) or "change the row in faq.csv instead, or if the column numbers rows, exclude it" in str(error.value)
 
 
-def test_a_text_takes_no_id_that_the_file_gives_another_text(tmp_path: Path) -> None:
-    documents, queries, judged = read_beside(tmp_path, BASE, f"{HEAD}1,q1,why not,charge it,charge\n10,q10,why,wait,\n")
-    charge, waiting = digest("charge"), digest("wait")
-    assert documents == {"1": "charge it", charge: "charge", waiting: "wait"}, "the old text as a negative of its correction"
-    assert queries == {"q1": "why not", "q10": "why"} and judged == {("q1", "1"), ("q10", waiting)}
-    documents, _, judged = read_beside(tmp_path, BASE, f"{HEAD}3,q8,what,help,\n8,q9,when,we,\n")
-    assert documents == {"3": "help", "8": "we"} and judged == {("q8", "3"), ("q9", "8")}, "or under another id"
-    documents, _, judged = read_beside(tmp_path, BASE, f"{HEAD}1,q1,why,we,\n3,q3,who,charge,\n")
-    assert documents == {"1": "we", "3": "charge"} and judged == {("q1", "1"), ("q3", "3")}, "two answers that had been swapped"
-    documents, _, judged = read_beside(tmp_path, BASE, f"{HEAD}0,q1,why,charge,restart\n1,q3,who,we,\n")
-    assert documents == {"1": "charge", "0": "restart", "3": "we"}, "no id has another text in the end, since all texts are known"
-    assert judged == {("q1", "1"), ("q3", "3")}
+@pytest.mark.parametrize("base", ["other,old,,\nreset,old,C,\n", "reset,old,C,\nother,it,D,old\n"], ids=["row", "negative"])
+def test_rows_without_an_id_keep_the_old_text(tmp_path: Path, base: str) -> None:
+    head = "question,answer,id,negative\n"
+    with pytest.raises(UserError, match=r"another text for id 'C' than in faq.csv, while .*faq.csv:. has the old text under no id"):
+        read_beside(tmp_path, f"{head}{base}", f"{head}reset,new,C,\n")
 
 
 @pytest.mark.parametrize("role", ["id", "query_id"])
@@ -128,18 +134,55 @@ def test_row_numbers_as_ids_are_refused(tmp_path: Path, role: str) -> None:
     """A row was put in front: what the data set judges by the old numbers would be of other texts."""
     rows, added = ["how,restart", "why,charge"], ["when,now", "how,restart", "why,charge"]
     base, new = ("\n".join([f"{role},question,answer", *(f"{n},{row}" for n, row in enumerate(some)), ""]) for some in (rows, added))
-    message = rf"new.csv:3: found a text that .*faq.csv has under {role} '0', which is another text in this file, expected ids that stay"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=rf"new.csv:2: found another text for {role} '0' .* dataset.source=pairs:FILE#{role}=$"):
         read_beside(tmp_path, base, new)
-    documents, queries, _ = read_beside(tmp_path, base, f"{role},question,answer\n0,when,now\n2,when else,restart\n")
-    assert (documents if role == "id" else queries)["0"] == ("now" if role == "id" else "when"), "without the old pair"
 
 
-def test_ids_of_questions_and_answers_may_both_be_row_numbers(tmp_path: Path) -> None:
-    """Then each judgment by the old numbers is one of the new rows."""
-    rows, added = ["how,restart", "why,charge"], ["when,now", "how,restart", "why,charge"]
-    head = "id,query_id,question,answer"
-    base, new = ("\n".join([head, *(f"{n},{n},{row}" for n, row in enumerate(some)), ""]) for some in (rows, added))
-    documents, queries, judged = read_beside(tmp_path, base, new)
-    assert documents == {"0": "now", "1": "restart", "2": "charge"} and queries == {"0": "when", "1": "how", "2": "why"}
-    assert judged == {("0", "0"), ("1", "1"), ("2", "2")}
+@pytest.mark.parametrize("form", ["pairs", "beir"])
+def test_a_corrected_question_keeps_its_split(tmp_path: Path, form: str) -> None:
+    for name, word in (("faq", "wat"), ("new", "what")):
+        lines = [f"q{n},{word} is {n},answer {n}" for n in range(100)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["query_id,question,answer", *lines, ""]))
+    base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
+    if form == "beir":
+        (tmp_path / "beir").mkdir()
+        pairs_batch.write(kinds.read(base), tmp_path / "beir")
+        base = parse_dataset(f"beir:{tmp_path}/beir")
+    both = [kinds.read(base), pairs_batch.read(parse_dataset(f"pairs:{tmp_path}/new.csv"), base).source]
+    former, corrected = ({split: {qrel.query for qrel in qrels()} for split, qrels in one.qrels.items()} for one in both)
+    assert former == corrected and all(former.values())
+
+
+@pytest.mark.parametrize(
+    ("marked", "left_out"),
+    [
+        (("document", "A"), {"new text", "secret text"}),
+        (("query", "Q"), {"q one"}),
+        (("document", digest("secret text")), {"secret text"}),
+        (("document", "E"), {"fifth"}),
+        (("document", "F"), {"fifth"}),
+    ],
+    ids=str,
+)
+def test_forgotten_records_are_left_out_by_id_and_by_text(tmp_path: Path, marked: tuple[str, str], left_out: set[str]) -> None:
+    head, marks = "question,answer,id,query_id,negative", frozenset({mark(*marked)})
+    (tmp_path / "faq.csv").write_text(f"{head}\nq one,secret text,A,Q,\nq two,other,C,R,\n")
+    lines = [
+        "q one,new text,A,Q,",
+        "q three,secret text,B,S,",
+        "q four,other,C,T,secret text",
+        "Q one,other,C,U,",
+        "q five,fifth,E,V,",
+        "q,fifth,F,W,",
+    ]
+    rows = [line.split(",") for line in lines if marked[1] == "A" or ",A," not in line]
+    (tmp_path / "new.csv").write_text("\n".join([head, *(",".join(row) for row in rows), ""]))
+    source = pairs_batch.read(*(parse_dataset(f"pairs:{tmp_path}/{name}.csv") for name in ("new", "faq")), marks).source
+    documents = {one.id: one.text for one in source.documents()}
+    queries = {one.id: one.text.lower() for one in source.queries[""]()}
+    judged = {(queries[qrel.query], documents[qrel.doc]) for qrels in source.qrels.values() for qrel in qrels()}
+    negatives = [documents[one.doc] for one in source.negatives()]
+    assert judged == {(row[0].lower(), row[1]) for row in rows if not {row[0].lower(), row[1]} & left_out}
+    assert not {*documents.values(), *queries.values()} & left_out and negatives == ["secret text"] * ("secret text" not in left_out)
+    counted = count_in_pairs(tmp_path / "new.csv", "", marks, marked_texts(tmp_path / "faq.csv", "", marks))
+    assert {text.lower() for text in counted.texts} == left_out, "the note of forget counts them"
