@@ -171,7 +171,6 @@ def find(
     holdings.removed = earlier.removed
     may_be_removed = earlier.after_removal().removed
     holdings.unread = [corpus for corpus in holdings.unread if corpus not in may_be_removed]
-    holdings.texts -= _shared_titles(entries, store, marks, holdings=holdings)
     _add_dependents(entries, store, holdings, kinds=kinds)
     shared_oids = _kept_elsewhere(entries, store, holdings)
     holdings.oids |= earlier.oids
@@ -182,7 +181,7 @@ def find(
     return holdings
 
 
-def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str] = ()) -> Holdings:
+def holders(entries: Sequence[Entry], store: Store, marks: Collection[str], *, texts: Collection[str] = ()) -> Holdings:
     """The corpora that have records of `marks`, with these records' ids and texts, in addition to the `texts` already known."""
     holdings = Holdings(texts=set(texts))
     corpora: dict[tuple[str, str], bool] = {}
@@ -190,15 +189,17 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, t
         for path, oid in entry.outs():
             if path in CORPORA:
                 corpora[path, oid] = corpora.get((path, oid), False) or entry.own
-    for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first: their texts decide about the others
-        unread_before = len(holdings.unread)
-        corpus_texts = _texts(path, oid, store, marks=marks, holdings=holdings)
-        if not corpus_texts and len(holdings.unread) == unread_before:
-            holdings.clean_corpora.add((path, oid))
-        searched = set(filter(str.strip, corpus_texts))  # a blank text is that of many records
-        if corpus_texts and (corpora[path, oid] or searched & holdings.texts):
-            holdings.texts |= searched
-            holdings.outs.add((path, oid))
+    for own in (True, False):  # own ones first: their texts decide about the others
+        for path, oid in (corpus for corpus, is_own in corpora.items() if is_own is own):
+            unread_before = len(holdings.unread)
+            corpus_texts = _texts(path, oid, store, marks=marks, holdings=holdings)
+            if not corpus_texts and len(holdings.unread) == unread_before:
+                holdings.clean_corpora.add((path, oid))
+            searched = set(filter(str.strip, corpus_texts))  # a blank text is that of many records
+            if corpus_texts and (own or searched & holdings.texts):
+                holdings.texts |= searched
+                holdings.outs.add((path, oid))
+        holdings.texts -= _shared_titles(entries, store, marks, holdings=holdings)
     return holdings
 
 

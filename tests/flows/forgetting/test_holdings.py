@@ -256,3 +256,20 @@ def test_a_title_that_other_records_have_is_not_looked_for(store: Store) -> None
     assert holdings.find([entry(True, {}, corpus=oid)], store, marks, kinds=["document"]).texts == {"Complaint of Anna", "four"}
     marks.add(mark("document", "d2"))
     assert "Employee handbook" in holdings.find([entry(True, {}, corpus=oid)], store, marks, kinds=["document"]).texts
+
+
+def test_a_title_that_other_records_have_is_no_sign_of_the_same_record(store: Store) -> None:
+    """Another project numbers its documents too, and has a page of that title."""
+
+    def corpus(*rows: tuple[str, str, str]) -> str:
+        documents = [dict(zip(("id", "title", "text"), row, strict=True)) for row in rows]
+        return add_listing(store, {"documents.parquet": add_table(store, DOCUMENTS, documents), **JUDGMENTS})
+
+    ours = corpus(("1", "Contents", ""), ("2", "Contents", ""), ("3", "Pumps", "x"))
+    theirs = corpus(("1", "Contents", ""), ("9", "Law", "y"))
+    copy = corpus(("1", "Contents", ""), ("3", "Pumps", "x"))
+    entries, marks = [entry(own, {}, corpus=oid) for own, oid in ((False, theirs), (True, ours), (False, copy))], {mark("document", "1")}
+    result = holdings.find(entries, store, marks, kinds=["document"])
+    assert (result.outs, result.texts) == ({("data/corpus", ours)}, set())
+    result = holdings.find(entries, store, marks | {mark("document", "3")}, kinds=["document"])
+    assert (result.outs, result.texts) == ({("data/corpus", ours), ("data/corpus", copy)}, {"x"}), "another record of it shows a copy"
