@@ -104,7 +104,7 @@ class Inbox:
         if gone and len(gone) == len(merged):
             raise UserError(
                 f"{self.folder}: found no batch of the last retraining, expected {', '.join(gone)}; mount the folder, put them back, or "
-                f"continue without them: echo [] > {INTAKE.resolve()}"
+                f"continue without them: {_empty_intake()}"
             )
         return gone
 
@@ -330,7 +330,12 @@ class Inbox:
 
 def _way_back(chosen: str) -> str:
     """How the data set goes back to batch `chosen`, or to dataset.source if it is empty, in words."""
-    return f"go back to {chosen or 'dataset.source'}: echo [] > {INTAKE.resolve()}"
+    return f"go back to {chosen or 'dataset.source'}: {_empty_intake()}"
+
+
+def _empty_intake() -> str:
+    """The command that makes the last retraining one without batches."""
+    return f"echo '[]' > {shlex.quote(str(INTAKE.resolve()))}"
 
 
 def _emptied(folder: Path, earlier: Batch) -> tuple[Path, str] | None:

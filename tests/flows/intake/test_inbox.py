@@ -240,7 +240,7 @@ def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(p
     assert take_in(RULE, SOURCE, project).missing == (), "said once"
     folder.rename(project / "share")
     write_beir(folder / "4", {"d40": "text"})
-    with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 3; mount .* echo \[\] > /.*intake.json$"):
+    with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 3; mount .* echo '\[]' > /.*intake.json$"):
         take_in(RULE, SOURCE, project)
     INTAKE.write_text("[]")
     assert [batch.name for batch in take_in(RULE, SOURCE, project).batches] == ["4"]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -357,6 +358,7 @@ def test_a_replaced_data_set_that_a_person_may_accept_is_accepted_as_the_message
 @pytest.mark.parametrize("mode", ["append", "replace"])
 def test_a_machine_that_has_not_retrained_yet_misses_the_batches_of_the_others(project: Path, mode: str) -> None:
     """Its inbox may be a folder on which nothing is mounted; the data set would silently be dataset.source alone."""
+    project = project.rename(project.with_name(f"my {project.name}"))  # the command is to be copied
     batches = [{"name": "0", "state": "quarantined"}, {"name": "1", "state": "accepted"}]
     git("init", "--quiet", folder=project)
     blob = git("hash-object", "-w", "--stdin", text=json.dumps(asdict(Ended("a", "promoted", "", "", intake=batches))), folder=project)
@@ -366,5 +368,7 @@ def test_a_machine_that_has_not_retrained_yet_misses_the_batches_of_the_others(p
     rule = Intake(inbox="inbox", mode=mode)
     with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 1; .*: echo .* > .*$") as refusal:
         take_in(rule, SOURCE, project)
-    Path(str(refusal.value).rpartition(" > ")[2]).write_text("[]\n")
+    command = str(refusal.value).rpartition(": ")[2]
+    assert command.startswith("echo '[]' > "), "zsh takes [] for a pattern"
+    subprocess.run(["sh", "-c", command], check=True)
     assert take_in(rule, SOURCE, project).batches == ()
