@@ -171,12 +171,17 @@ def watch(kinds: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
 def changes(files: Mapping[str, list[int]], kinds: Iterable[str]) -> list[str]:
     """The files of the sources `kinds` that are new, gone, or not the same as in `files` of `watch`: a stage may have read others."""
-    listings, after = _kinds(read_parameters(FROZEN)), dict[str, list[int]]()
+    recorded, listings = _flat(_read(SOURCE)), _kinds(read_parameters(FROZEN))
+    after, digests = dict[str, list[int]](), dict[str, str]()
     for kind in kinds:
         name, listing = listings[kind]
         with suppress(UserError, OSError):  # unavailable
-            after |= _stamps(kind, listing(name))
-    return sorted(path for path in files.keys() | after.keys() if not _is_same(Path(path), files.get(path), after.get(path)))
+            listed = listing(name)
+            after |= _stamps(kind, listed)
+            known = recorded.get(kind, {}).get("files", {})
+            digests |= {str(path.resolve()): known[file] for file, path in listed.files.items() if file in known}
+    paths = sorted(files.keys() | after.keys())
+    return [path for path in paths if not _is_same(Path(path), files.get(path), after.get(path), digest=digests.get(path, ""))]
 
 
 def _stamps(kind: str, listing: Listing) -> dict[str, list[int]]:
@@ -184,15 +189,19 @@ def _stamps(kind: str, listing: Listing) -> dict[str, list[int]]:
     return {str(path.resolve()): file_stamp(path) for path in files}
 
 
-def _is_same(path: Path, before: list[int] | None, after: list[int] | None) -> bool:
-    """Whether a file has the same stamp (`file_stamp`).
+def _is_same(path: Path, before: list[int] | None, after: list[int] | None, *, digest: str) -> bool:
+    """Whether a file has the same stamp (`file_stamp`), or another ctime alone and still the content that `digest` is of.
 
-    Another link changes the ctime: a model of a project is linked to the cache, and any run that checks out the same file links it again.
+    A link that is made or removed changes the ctime: a model of a project is linked to the cache, and data sets to a rotating backup.
     """
-    if before is None or after is None:
+    if before is None or after is None or before == after:
+        return before is not None and before == after
+    (size, modified, _, inode) = after
+    if [size, modified, inode] != [before[0], before[1], before[3]]:
         return False
-    size, modified, changed, inode = after
-    return [size, modified, before[2] if path.stat().st_nlink > 1 else changed, inode] == before
+    with suppress(OSError):  # no permission any more
+        return file_digest(path) == digest
+    return False
 
 
 def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:

@@ -64,6 +64,19 @@ def test_a_source_that_changes_while_a_stage_reads_it_is_named(place: Any, tmp_p
     assert changes(record["files"], kinds) == [str(tmp_path / name) for name in changed]
 
 
+def test_a_hard_link_that_comes_or_goes_changes_no_source(place: Any, tmp_path: Path) -> None:
+    """A rotating backup removes its oldest link while prepare reads. A file with links is looked at all the same."""
+    place.write()
+    backup = Path("backup")
+    backup.hardlink_to(BEIR / "corpus.jsonl")
+    record, kinds = watch(["dataset"])
+    backup.unlink()
+    assert changes(record["files"], kinds) == []
+    backup.hardlink_to(BEIR / "corpus.jsonl")
+    rewrite_with_the_same_time(BEIR / "corpus.jsonl")
+    assert changes(record["files"], kinds) == [str(tmp_path / "beir/corpus.jsonl")]
+
+
 def test_a_new_folder_of_articles_is_named(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """wikiextractor writes AA/wiki_00, AB/wiki_00, ...: a new folder lies beside no listed file."""
     place.write()
