@@ -77,7 +77,7 @@ def is_lost(project: Path, target: Params, key: str) -> bool:
     if isinstance(target, TensorBoard):
         return not any((project / Path(target.folder).expanduser()).glob(f"*-{key}"))
     database = target.uri.removeprefix(SQLITE) if isinstance(target, Mlflow) and target.uri.startswith(SQLITE) else ""
-    return bool(database) and not (project / database).exists()
+    return bool(database) and not (project / database.partition("?")[0]).exists()  # after it: options, such as timeout=30
 
 
 def _run(project: Path, names: list[str], file: Path, *, seconds: float) -> dict[str, str]:

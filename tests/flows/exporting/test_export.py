@@ -172,7 +172,7 @@ def test_exports_are_made_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_files_that_were_removed_are_exported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_run", lambda _, names, *__, **___: dict.fromkeys(names, ""))
-    settings = Export(mlflow=Mlflow(uri="sqlite:///mlflow.db"), tensorboard=TensorBoard(folder="events"))
+    settings = Export(mlflow=Mlflow(uri="sqlite:///mlflow.db?timeout=30"), tensorboard=TensorBoard(folder="events"))
     assert export(tmp_path, settings, RECORD, warn=print) == ["mlflow", "tensorboard"]
     (tmp_path / f"events/2023-{RECORD.key}").mkdir(parents=True)
     assert export(tmp_path, settings, RECORD, warn=print) == ["mlflow"]
