@@ -35,7 +35,7 @@ def sweep(
 
 @app.command(cls=ProjectCommand)
 def experiments(test: TestFigures = False, as_json: Json = False) -> int:
-    """Parameters and metrics of this repository's experiments."""
+    """Parameters and metrics of this project's experiments."""
     from flows.experiments.store import show
 
     show(test, as_json)
