@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.champions import outs
-from flows.champions.parts import Parts, encoder_digests, is_same_model, outs_of, parts_of, settings_of
+from flows.champions.parts import NotServable, Parts, encoder_digests, is_same_model, outs_of, parts_of, settings_of
 from flows.champions.tree import BRANCH, ZERO, is_ancestor, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
@@ -139,7 +139,10 @@ def parts_at(project: Path, champion: Champion) -> Parts:
     def read(path: str) -> Any:
         return champion.fusion.get(Path(path).parent.name) or read_out(project, champion.commit, path)
 
-    return parts_of(lock_at(project, champion.commit), champion.model, read, where=describe(champion))
+    try:
+        return parts_of(lock_at(project, champion.commit), champion.model, read, where=describe(champion))
+    except NotServable as error:  # crowned by an earlier version
+        raise NotServable(f"{error}; crown another model: retemper champion set MODEL") from None
 
 
 def find_rejected(champions: Sequence[Champion], candidate: Parts) -> Champion | None:

@@ -9,7 +9,7 @@ from typing import Any
 from flows.champions import champion, outs
 from flows.champions.champion import Champion
 from flows.champions.outs import Lost
-from flows.champions.parts import Parts, documents_of, has_own_index, searched_sections
+from flows.champions.parts import NotServable, Parts, documents_of, has_own_index, searched_sections
 from flows.evaluating.evaluate import untrained_rounds
 from flows.parameters import edit
 from flows.parameters.sources import KEEP_SOURCE
@@ -72,10 +72,13 @@ def is_measurable(project: Path, reigning: Champion) -> bool:
 def warn_if_not_comparable(project: Path, reigning: Champion, way_out: str, *, warn: Callable[[str], None]) -> None:
     """Warn, before hours of training, if `evaluate_champion` will not be able to measure the champion. `way_out`: what can be done then.
 
-    A lost part is not an error, because the same recipe over the same data makes it again. Nor is a remote that is unavailable now.
+    A lost part is not an error, because the same recipe over the same data makes it again. Nor is a remote that is unavailable now. But
+    raises NotServable for a champion that never had an index.
     """
     try:
         lost = lost_part(project, reigning)
+    except NotServable:
+        raise
     except UserError as error:
         warn(f"champion/{reigning.number}: {error}. If that is still so after the training, the comparison, and so this retraining, fails")
         return

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.repository.lock import LOCK, Lock, corpus_of, out_digests, parameters
+from flows.repository.lock import LOCK, Lock, corpus_of, out_digests, out_makers, parameters
 from flows.results.fusions import BM25, fusion_parts, fusions, is_served
 from tasks.core.errors import UserError
 from tasks.core.retrieval.fusion import DEPTH
@@ -13,7 +13,12 @@ from tasks.core.retrieval.fusion import DEPTH
 OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
 INDEXED = ("index", "centroids", "centroid_lr", "scores", "nprobe", "ef_search", "k_factor")  # keys of an entry of adore, for its index
 DOCUMENTS = "_documents"  # end of the name of a round that only encodes documents for an index
+START = ("base", "encoders")  # stages that bring encoders to start from: they have no index, and are not measured
 SETTING = ("first", "second", "method", "weight", "k")  # keys of a fusion.json that decide how runs are fused
+
+
+class NotServable(UserError):
+    """The model cannot be served, whatever is in the cache."""
 
 
 class Served(Protocol):
@@ -45,18 +50,21 @@ class Parts:
 
 
 def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str) -> Parts:
-    """The parts of `model` by the entries of dvc.lock. `read` reads JSON files of outs. UserError, naming `where`, for a missing part."""
+    """The parts of `model` by the entries of dvc.lock. `read` reads JSON files of outs. NotServable, naming `where`, if it is no model."""
     outs, sections = outs_of(stages), _sections(stages)
     searched, dense, fused = _search_parts(model, sections)
+    made = {path: stage for path, stage in out_makers(stages).items() if path.startswith("data/encoders/")}
+    known = sorted(Path(path).name for path, stage in made.items() if stage.partition("@")[0] not in START)
     for name in dense:
-        if f"data/encoders/{name}" not in outs:
-            known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
+        if name not in known:
             served = ", ".join([*known, *(fusion for fusion in fusions(sections) if is_served(fusion, sections))])
+            expected = f"cannot be served; expected one of {served or 'none yet'}"
             if {f"rerank@{name}", f"rescore@{name}", f"reranker@{name}"} & stages.keys():
-                expected = f"expected one of {served or 'none yet'}"
-                raise UserError(f"{where}: {name} only reorders what others find, and cannot be served; {expected}")
+                raise NotServable(f"{where}: {name} only reorders what others find, and {expected}")
+            if f"data/encoders/{name}" in outs:
+                raise NotServable(f"{where}: {name} is only a start encoder without an index, and {expected}")
             others = f"expected one of {served}" if served else f"nor any other; commit {LOCK} after retemper run"
-            raise UserError(f"{where} has no encoder {name}, {others}")
+            raise NotServable(f"{where} has no encoder {name}, {others}")
     paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()
     for name in dense:
         suffix = "" if name == dense[0] else f".{name}"
