@@ -6,6 +6,7 @@ record; its commit holds dvc.lock, params.yaml and data/source.json, from which 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -200,14 +201,23 @@ def choose(project: Path, wanted: str) -> Champion:
 
 
 def is_newer_at_head(project: Path, crowned: Champion) -> bool:
-    """Whether HEAD has another model of that name, committed after the retraining that made the one just crowned."""
+    """Whether HEAD has another model of that name, made since HEAD and the retraining that made the one just crowned parted.
+
+    A later commit that makes no model, such as one of settings, leaves HEAD with the model of before.
+    """
     head = resolve(project, "HEAD")
     if not head or is_ancestor(project, head, crowned.commit):
         return False
-    try:
-        return bool(record_of(project, head, crowned.model)["digests"] != crowned.digests)
-    except UserError:  # HEAD has no such model
-        return False
+    common = git("merge-base", head, crowned.commit, folder=project, check=False)
+    at_head = _digests_at(project, head, crowned.model)
+    return at_head is not None and at_head not in (crowned.digests, _digests_at(project, common, crowned.model) if common else None)
+
+
+def _digests_at(project: Path, commit: str, model: str) -> Mapping[str, str] | None:
+    """The digests of `model` in a commit; None if it has no such model."""
+    with suppress(UserError):
+        return dict(record_of(project, commit, model)["digests"])
+    return None
 
 
 def metrics_of(project: Path, commit: str, model: str) -> dict[str, dict[str, float]]:

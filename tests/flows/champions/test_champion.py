@@ -235,6 +235,8 @@ def test_a_newer_model_at_head_is_noticed(
     git("branch", "--force", "retemper/retraining", "HEAD", folder=folder)
     git("reset", "--quiet", "--hard", "HEAD~1", folder=folder)
     assert set_champion(context, "a") == 0 and "HEAD" not in capsys.readouterr().err, "HEAD's is older"
+    git("commit", "--quiet", "--allow-empty", "-m", "settings alone", folder=folder)
+    assert set_champion(context, "a") == 0 and "HEAD" not in capsys.readouterr().err, "that made no model"
 
 
 def test_a_fusion_is_crowned_with_all_that_serves_it(fusion_repository: tuple[Path, str]) -> None:
