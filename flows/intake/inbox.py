@@ -91,6 +91,8 @@ def take_in(
         for name in sorted(changed):
             say(f"batch {name}: changed while it was read; left for the next run")
     inbox.refuse_return(batches)
+    had = inbox.had()
+    batches = [replace(batch, had=had.get(batch.name, "")) if batch.state == "quarantined" else batch for batch in batches]
     meanwhile = [batch for batch in batches if inbox.is_accepted_meanwhile(batch)]
     for batch in meanwhile:
         say(f"batch {batch.name}: accepted by hand after its check; left for the next run")

@@ -3,10 +3,11 @@
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from flows.batches.foreseen import Settings
 from flows.batches.known import Known
@@ -18,7 +19,7 @@ from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
 from flows.intake.stamps import OF_SYSTEMS, files_below, is_data, is_empty, stats_of
-from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, counts, read, source_stats
+from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, counts, had, read, source_stats
 from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
 from tasks.core.errors import DiskError, UserError
@@ -142,15 +143,22 @@ class Inbox:
         return self._last_merged() if self.intake.mode == "append" else self._last_merged()[-1:]
 
     def _last_merged(self) -> list[str]:
-        """Names of the batches of the last merge here; if this machine has had none, of the last retraining that the branch records."""
+        """Names of the batches of the last merge."""
+        return [record["name"] for record in self._last_records() if record["state"] == "accepted"]
+
+    def had(self) -> dict[str, str]:
+        """By batch, what the data set would lose without it: see `flows.intake.verdict.had`."""
+        return {record["name"]: had(record) for record in self._last_records()} if self.intake.mode == "append" else {}
+
+    def _last_records(self) -> Sequence[Mapping[str, Any]]:
+        """Those of the batches of the last merge here; if this machine has had none, of the last retraining that the branch records."""
         if INTAKE.exists():
-            records = read_json(INTAKE)
-        else:
-            INTAKE.parent.mkdir(exist_ok=True)  # where a message says what to write
-            tip = tree.resolve(self.project, tree.BRANCH)
-            last = history.read_outcome(self.project, tip) if tip else None
-            records = (last and last.intake) or []
-        return [record["name"] for record in records if record["state"] == "accepted"]
+            records: list[dict[str, Any]] = read_json(INTAKE)
+            return records
+        INTAKE.parent.mkdir(exist_ok=True)  # where a message says what to write
+        tip = tree.resolve(self.project, tree.BRANCH)
+        last = history.read_outcome(self.project, tip) if tip else None
+        return (last and last.intake) or []
 
     def refuse_return(self, batches: Sequence[Batch]) -> None:
         """Under `replace`, raise UserError if the data set would silently go back to an earlier batch, or to dataset.source.

@@ -1,6 +1,6 @@
 """Refuse a data set that has lost much since the champion was trained: more likely a truncated delivery than a smaller data set."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,11 +15,11 @@ from tasks.core.files import read_json
 STATS = Path("data/corpus/stats.json")
 
 
-def refuse(project: Path, now: Champion, max_loss: float, *, warn: Callable[[str], None]) -> None:
+def refuse(project: Path, now: Champion, max_loss: float, *, kept_out: Sequence[str] = (), warn: Callable[[str], None]) -> None:
     """Raise UserError if the prepared data set has lost more than the share `max_loss` of the documents, or of a split's queries, of `now`.
 
-    The current folder is the retrainings' worktree. If the champion's data are lost, warn instead of checking. UserError
-    also if they are only on the remote, and that is unavailable.
+    The current folder is the retrainings' worktree. `kept_out`: batches that the data set had before. If the champion's data are
+    lost, warn instead of checking. UserError also if they are only on the remote, and that is unavailable.
     """
     try:
         with TemporaryDirectory() as folder:
@@ -29,12 +29,13 @@ def refuse(project: Path, now: Champion, max_loss: float, *, warn: Callable[[str
     except Lost as error:
         warn(f"cannot check whether the data set has lost records since champion/{now.number}: {error}")
         return
+    lost = f"fix batch {', '.join(kept_out)}, kept out now (see retemper intake)" if kept_out else "put back what is missing"
     for kind, count in _counts(read_json(STATS)):
         former = counts.get(kind, 0)
         if former - count > max_loss * former:
             raise UserError(
                 f"data set: found {count:,} {kind}, champion/{now.number} had {former:,}; expected at least {100 - 100 * max_loss:g}% of "
-                f"them (intake.shrink of {FILE}); put back what is missing, or raise intake.shrink (null: any loss)"
+                f"them (intake.shrink of {FILE}); {lost}, or raise intake.shrink (null: any loss)"
             )
 
 

@@ -36,6 +36,7 @@ class Batch:
     judgments: Mapping[str, int] = field(default_factory=dict)
     negatives: int = 0
     shift: Mapping[str, Any] = field(default_factory=dict)  # of documents and of queries: flows.intake.shift.Shift
+    had: str = ""  # of a quarantined batch: what an earlier retraining had of it, in words
 
     @property
     def reason(self) -> str:
@@ -45,7 +46,8 @@ class Batch:
     def line(self) -> str:
         """One line for a log."""
         if self.state == "quarantined":
-            return f"batch {self.name}: quarantined: {self.reason}"
+            loss = f", so the data set now lacks {self.had} that it had" if self.had else ""
+            return f"batch {self.name}: quarantined{loss}: {self.reason}"
         return f"batch {self.name}: {self.state}{f', {self.figures}' if self.state == 'accepted' else ''}"
 
     @property
@@ -60,6 +62,14 @@ class Batch:
         parts += [counted(self.negatives, "negatives")] * bool(self.negatives)
         parts += [f"shift of {kind}: {Shift(**values).words}" for kind, values in self.shift.items()]
         return ", ".join(filter(None, parts))
+
+
+def had(record: Mapping[str, Any]) -> str:
+    """What a retraining had of a batch, by its `Batch.record`; of one that it kept out, what an earlier one had."""
+    if record["state"] != "accepted":
+        return str(record.get("had", ""))
+    figures = {name: record.get(name, 0) for name in ("documents", "queries")} | {"judgments": sum(record.get("judgments", {}).values())}
+    return ", ".join(counted(count, kind) for kind, count in figures.items() if count)
 
 
 def is_news(project: Path, batch: Batch) -> bool:

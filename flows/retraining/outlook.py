@@ -92,7 +92,8 @@ def look(
     if planned.choice.mode == "full" and lasting:
         bring(targets=["prepare"])
     if now and is_prepared and rules.intake.shrink is not None:
-        shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
+        kept_out = [batch["name"] for batch in intake or () if batch["state"] == "quarantined" and batch["had"]]
+        shrinkage.refuse(project, now, rules.intake.shrink, kept_out=kept_out, warn=display.warn)
     if planned.choice.mode != "skip":
         for rival in rivals(champions, measure, rules.promotion):
             remedy = way_out(champions, rival, measure, rule=rules.promotion)

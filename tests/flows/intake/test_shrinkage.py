@@ -20,7 +20,7 @@ def stats(documents: int, train: int, dev: int, **more: int) -> dict[str, Any]:
     return {"documents": {"count": documents}, "splits": {split: {"queries": count} for split, count in splits.items()}}
 
 
-def refuse(current: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse(current: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch, *, kept_out: tuple[str, ...] = ()) -> None:
     """Against a champion of 1,000 documents, 200 training queries, and no dev."""
 
     def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
@@ -29,7 +29,7 @@ def refuse(current: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(champion, "get_out", get_out)
     write_json(shrinkage.STATS, current)
-    shrinkage.refuse(Path(), NOW, most, warn=pytest.fail)
+    shrinkage.refuse(Path(), NOW, most, kept_out=kept_out, warn=pytest.fail)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,15 @@ def test_what_has_lost_more_is_refused(
     assert str(refusal.value) == (
         f"data set: {loss} (intake.shrink of retraining.yaml); put back what is missing, or raise intake.shrink (null: any loss)"
     )
+
+
+def test_batches_that_are_kept_out_are_named_as_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice to allow the loss, alone, would drop them all."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match=r"; fix batch 1, 2, kept out now \(see retemper intake\), or raise intake\.shrink \(null: any loss\)$"
+    ):
+        refuse(stats(1, 1, 1), 0.3, monkeypatch, kept_out=("1", "2"))
 
 
 def test_a_champion_whose_data_are_gone_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
