@@ -11,7 +11,7 @@ from flows.batches.merge import absolute, merge_folders
 from flows.batches.records import form_of
 from flows.intake import inbox, inspection, settings
 from flows.parameters.sources import Memory, describe, list_dataset
-from tasks.core.errors import UserError
+from tasks.core.errors import DiskError, UserError
 from tasks.core.params.sections import read_yaml, validate
 from tasks.core.sources.datasets import parse_dataset
 
@@ -58,11 +58,17 @@ class Inbox:
         """Find the data of an `entry` of data/source.json: from the inbox's first batches, or at its source; else it is not `available`."""
         names = list(self.batches)
         for count in range(len(names), -1, -1) if names else ():
-            data = self.merge(names[:count])
-            if data.entry["digest"] == entry["digest"]:
+            data: Data | None = None
+            try:
+                data = self.merge(names[:count])
+            except DiskError:
+                raise
+            except (UserError, OSError):  # a batch that came later may be malformed, or still be written
+                pass
+            if data and data.entry["digest"] == entry["digest"]:
                 return data
-            if data.batches:
-                shutil.rmtree(self._place(data.batches), ignore_errors=True)
+            if count:
+                shutil.rmtree(self._place(names[:count]), ignore_errors=True)
         spec = absolute(str(entry["source"]), Path.cwd())
         try:
             found = self._describe(spec)["digest"] == entry["digest"]

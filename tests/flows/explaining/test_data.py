@@ -48,3 +48,20 @@ def test_data_from_before_a_correction_are_found(tmp_path: Path, monkeypatch: py
     assert data.batches == ("b1.csv",) and data.available
     assert Path(data.spec.removeprefix("beir:"), "corpus.jsonl").read_text() == earlier
     assert Path(Inbox().merge(["b1.csv", "b3.csv"]).spec.removeprefix("beir:"), "corpus.jsonl").read_text() == later
+
+
+def test_data_from_before_a_malformed_batch_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No retraining here has checked that batch, as in a colleague's clone, and it may still be being written."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("queries: pseudo\ndataset: {source: 'beir:base'}\n")
+    Path("retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    for folder in ("base", "inbox/1", "inbox/2", "inbox/3"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "corpus.jsonl").write_text(f'{{"_id": "{folder}", "text": "{folder}"}}\n')
+    entries = {count: Inbox().merge([f"{number}" for number in range(1, count + 1)]).entry for count in range(3)}
+    Path("inbox/2/corpus.jsonl").write_text('{"_id": "inbox/2", "te')
+    for count, names in ((0, ()), (1, ("1",))):
+        data = Inbox().find(entries[count])
+        assert (data.batches, data.available) == (names, True)
+    assert not Inbox().find(entries[2]).available, "its batch is not what it was"
+    assert len(list(Path(".retemper/why/data").iterdir())) == 1, "what could not be merged, and what was not wanted, is removed"
