@@ -50,8 +50,8 @@ def read_history(project: Path) -> list[Ended]:
             with contextlib.suppress(ValueError):  # a line that a full disk truncated, perhaps within a character
                 local_records.append(json.loads(line))
     branch: dict[str, Ended] = {}
-    if tree.resolve(project, tree.BRANCH):
-        branch = {entry.id: entry for entry in read_outcomes(project, tree.records(project, tree.BRANCH))}
+    if tip := tree.known_tip(project):
+        branch = {entry.id: entry for entry in read_outcomes(project, tree.records(project, tip))}
     local_entries = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local_records]
     merged, known = list[Ended](), {entry.id for entry in local_entries}
     for entry in branch.values():

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from flows.champions import champion, history
 from flows.champions.champion import Champion
-from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, ZERO, is_ancestor, move, records, resolve
+from flows.champions.tree import BRANCH, RECORD, SUPERSEDED, ZERO, is_ancestor, move, records, remote_of, resolve
 from flows.repository.git import NOBODY, GitFailed, git
 from flows.repository.tags import TAGS, prefix_of, refuse_other_projects
 from tasks.core.errors import UserError
@@ -49,11 +49,11 @@ def fetch(project: Path) -> Met:
 def peek(project: Path) -> str | None:
     """`fetch` for a caller that only reads champions: if both sides have added something, move nothing. Return one line, or None."""
     message = "another machine retrained at the same time, and its champions differ; the next retraining settles it"
-    return _meet_remote(project, lambda *_: Met(f"git remote {_remote(project)}: {message}")).problem
+    return _meet_remote(project, lambda *_: Met(f"git remote {remote_of(project)}: {message}")).problem
 
 
 def _meet_remote(project: Path, on_divergence: Callable[[Mapping[str, str], Mapping[str, str]], Met]) -> Met:
-    remote = _remote(project)
+    remote = remote_of(project)
     if not remote:
         return Met()
     try:
@@ -71,7 +71,7 @@ def _meet_remote(project: Path, on_divergence: Callable[[Mapping[str, str], Mapp
 
 def push(project: Path) -> Met:
     """Push branch and tags to the git remote, all or none. If another machine was first, settle and push the result."""
-    remote, met = _remote(project), Met()
+    remote, met = remote_of(project), Met()
     if not (remote and _refs(project)):
         return met
     for tries_left in reversed(range(TRIES)):
@@ -249,11 +249,6 @@ def _describe_superseded(models: Mapping[int, str], *, new_numbers: Mapping[int,
     ]
     parts += [f"champion/{old}, set by hand, is champion/{new} now" for old, new in new_numbers.items()]
     return "another machine retrained at the same time, and its records come first: " + ("; ".join(parts) or "those of this machine follow")
-
-
-def _remote(project: Path) -> str:
-    remotes = git("remote", folder=project).split()
-    return "origin" if "origin" in remotes else next(iter(remotes), "")
 
 
 def _refs(project: Path) -> dict[str, str]:

@@ -36,6 +36,18 @@ def resolve(folder: Path, revision: str) -> str | None:
     return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False) or None
 
 
+def remote_of(project: Path) -> str:
+    """The git remote by which machines share the branch and the tags: origin, else the first one; empty without any."""
+    remotes = git("remote", folder=project).split()
+    return "origin" if "origin" in remotes else next(iter(remotes), "")
+
+
+def known_tip(project: Path) -> str | None:
+    """The last commit of the branch that is known here; None if none is. `git clone` and `git fetch` leave the remote's beside ours."""
+    ours, theirs = resolve(project, BRANCH), resolve(project, f"refs/remotes/{remote_of(project)}/{BRANCH.removeprefix('refs/heads/')}")
+    return theirs if theirs and (not ours or is_ancestor(project, ours, theirs)) else ours
+
+
 def resolve_followed(project: Path, follow: str) -> str:
     """The commit that retrainings follow. Raises UserError if there is none."""
     if followed := resolve(project, follow):

@@ -111,7 +111,9 @@ def _show(champion: "Champion | None", as_json: bool, suffix: str = "") -> int:
 
 
 def _show_history(as_json: bool) -> int:
+    from flows.champions.champion import read_champions
     from flows.champions.history import read_events
+    from flows.champions.tree import BRANCH, remote_of
     from flows.process.display import text_table
 
     events = read_events(Path.cwd())
@@ -121,6 +123,8 @@ def _show_history(as_json: bool) -> int:
     ]
     header = ["when", "result", "champion", "candidate", "reason"]
     text = text_table(header, rows) if rows else "no retraining yet; run retemper retrain"
+    if not rows and read_champions(Path.cwd()):
+        text = f"no record of a retraining here; git fetch {remote_of(Path.cwd()) or 'REMOTE'} {BRANCH}:{BRANCH}"
     print(_json([asdict(event) for event in events]) if as_json else printable(text))
     return 0
 

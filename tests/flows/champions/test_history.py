@@ -11,12 +11,23 @@ import pytest
 
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
+from flows.cli.operate.champion import _show_history
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository import lock as lock_module
 from flows.repository.git import git
 from flows.retraining import decision, outlook, retrain
 from tasks.core.errors import UserError
+
+
+def crown_first(folder: Path, identity: str) -> None:
+    """The record of a retraining on the branch, and the next champion."""
+    number, tip = len(champion.read_champions(folder)) + 1, retraining_tree.resolve(folder, retraining_tree.BRANCH)
+    entry = history.Ended(identity, "promoted", "", identity, number)
+    blob = git("hash-object", "-w", "--stdin", text=json.dumps(asdict(entry)), folder=folder)
+    content = git("mktree", text=f"100644 blob {blob}\t{retraining_tree.RECORD}\n", folder=folder)
+    commit = git("commit-tree", content, *(["-p", tip] if tip else []), text=identity, folder=folder)
+    champion.crown(folder, make_champion(number, "promoted", identity, commit=commit), (commit, tip))
 
 
 def make_champion(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **fields: Any) -> champion.Champion:
@@ -75,7 +86,7 @@ def test_a_clock_that_was_set_back_moves_nothing(tmp_path: Path, monkeypatch: py
 def test_records_of_other_machines_are_between_those_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the branch, which is that in which they ended; what is only in this folder stays where it was."""
     on_branch = {name: history.Ended(name, "refused", "", "now") for name in ("theirs 1", "ours 1", "theirs 2", "ours 2")}
-    monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip")
+    monkeypatch.setattr(retraining_tree, "known_tip", lambda _: "tip")
     monkeypatch.setattr(retraining_tree, "records", lambda *_: list(on_branch))
     monkeypatch.setattr(history, "read_outcomes", lambda _, commits: [on_branch[commit] for commit in commits])
     (tmp_path / ".retemper").mkdir()
@@ -215,3 +226,30 @@ def test_a_record_of_a_newer_version_on_the_branch_is_read(tmp_path: Path, monke
     record = history.Ended("1", "promoted", "better", "now", commit="f" * 40)
     monkeypatch.setattr(history, "read_blob", lambda *_: json.dumps(asdict(record) | {"of_a_newer_version": 1}))
     assert history.read_outcome(tmp_path, "f" * 40) == record
+
+
+def test_a_clone_has_the_history_that_it_was_cloned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a command that writes, it has the remote's branch beside its own, or none of its own: nobody is told to retrain."""
+    folder, clone = tmp_path / "project", tmp_path / "clone"
+    git("init", "--quiet", "--initial-branch", "main", "project", folder=tmp_path)
+    git("commit", "--quiet", "--allow-empty", "-m", "the project", folder=folder)
+    crown_first(folder, "a")
+    git("clone", "--quiet", "project", "clone", folder=tmp_path)
+    assert [entry.id for entry in history.read_history(clone)] == ["a"]
+    git("branch", "retemper/retraining", "origin/retemper/retraining", folder=clone)
+    crown_first(folder, "b")
+    git("fetch", "--quiet", folder=clone)
+    assert [entry.id for entry in history.read_history(clone)] == ["a", "b"], "its own branch is behind"
+    crown_first(clone, "c")
+    assert [entry.id for entry in history.read_history(clone)] == ["a", "c"], "both sides have something: its own, until they are merged"
+
+    git("clone", "--quiet", "--single-branch", "project", "narrow", folder=tmp_path)
+    git("fetch", "--quiet", "--tags", folder=tmp_path / "narrow")
+    monkeypatch.chdir(tmp_path / "narrow")
+    assert _show_history(False) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("no record of a retraining here; git fetch origin ")
+    git(*told.rpartition("; git ")[2].split())
+    assert [entry.id for entry in history.read_history(Path())] == ["a", "b"], "the line says what helps"
