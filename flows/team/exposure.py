@@ -28,6 +28,7 @@ SECTIONS = {"pretrain": "pretrain", "train": "rounds", "adore": "adore", "rerank
 READ = ("tokens", "near", "corpus", "negatives", "chunks")  # arguments of those stages that name data with records
 KNOWN = ("init-state", "round-state")  # arguments that name lists of known queries, read if only a share of these is replayed
 CORPORA = ("data/corpus", "data/pseudo")
+UNKNOWN = ": unknown: "  # in a note on a training that could not be replayed
 STEPLESS = "-"  # shown for a role that belongs to no step
 
 
@@ -117,7 +118,7 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock]) -> Exposure:
         known, notes, requests = [], [], []
         for number, training in enumerate(trainings(locks)):
             if reason := place_inputs(training, objects, root / str(number)):
-                notes.append(f"{training.label}: unknown: {reason}")
+                notes.append(f"{training.label}{UNKNOWN}{reason}")
             else:
                 known.append(training)
                 requests.append(_question(training, objects, root / str(number)))
@@ -131,7 +132,7 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock]) -> Exposure:
     if unknown_ids := [record for record, kinds in answer["records"].items() if not kinds] if corpora else []:
         raise UserError(f"{', '.join(unknown_ids)}: no document or query has this id, in {' or '.join(locks)}; use the ids of the source")
     problems = zip(known, answer["problems"], strict=True)
-    notes += [f"{training.label}: unknown: {problem}" for training, problem in problems if problem]
+    notes += [f"{training.label}{UNKNOWN}{problem}" for training, problem in problems if problem]
     parts = [
         Part(part["id"], training.node, training.seen, part["role"], part["first"], part["last"], part["count"], total)
         for training, found, total in zip(known, answer["parts"], answer["totals"], strict=True)
@@ -162,11 +163,18 @@ def place_inputs(training: Training, objects: Path, folder: Path) -> str:
         if any(path == wanted_path or path.startswith(f"{wanted_path}/") for wanted_path in wanted):
             files = contents(path, digest, training.lock, objects=objects)
             if files is None:
-                return f"{path} has been made again since, or is not in the cache; fetch it (dvc fetch), or check out its dvc.lock"
-            if problem := _link(files, objects, folder / path):
-                return problem
+                return f"{path} has been made again since, or is not in the cache; fetch it: {fetching(training)}"
+            if lost := _link(files, objects, folder / path):
+                return f"{lost} is not in the cache; fetch it: {fetching(training)}"
     missing = (path for path in counts(training).values() if _is_missing(training.lock, path, objects))
-    return next((f"{path} is not in the cache; fetch it (dvc fetch)" for path in missing), "")
+    return next((f"{path} is not in the cache; fetch it: {fetching(training)}" for path in missing), "")
+
+
+def fetching(training: Training) -> str:
+    """The command that fetches a training's inputs: without options, DVC takes only those of the working tree's dvc.lock."""
+    if HERE in training.seen:
+        return "dvc fetch, or retemper run"
+    return f"dvc fetch {'--all-tags' if any(where.startswith('champion/') for where in training.seen) else '--all-commits'}"
 
 
 def counts(training: Training) -> dict[str, str]:
@@ -243,6 +251,7 @@ def champions() -> dict[str, str]:
 
 def as_text(exposed: Exposure) -> str:
     """A table of parts, then the models."""
+    that, unclear = " that could be replayed", any(UNKNOWN in note for note in exposed.notes)
     lines = [f"{record}: {', '.join(kinds) or 'in no corpus of the cache'}" for record, kinds in exposed.records.items()]
     rows = [
         [
@@ -255,7 +264,7 @@ def as_text(exposed: Exposure) -> str:
         for part in exposed.parts
     ]
     header = ["record", "training", "role", "first", "last", "steps", "of"]
-    lines += ["", text_table(header, rows)] if rows else ["took part in no training"]
+    lines += ["", text_table(header, rows)] if rows else [f"took part in no training{that * unclear}"]
     if exposed.models:
         lines += [
             "",
@@ -279,10 +288,11 @@ def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
 
 
 def _link(files: Mapping[str, str], objects: Path, place: Path) -> str:
+    """Link files of the cache to `place`; return the first one that the cache lacks, in words, or an empty string."""
     for name, oid in files.items():
         path, file = place / name if name else place, object_path(objects, oid)
         if not file.is_file():
-            return f"object {oid} of {path.name} is not in the cache; fetch it (dvc fetch), or run retemper run"
+            return f"object {oid} of {path.name}"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_symlink():
             path.symlink_to(file)

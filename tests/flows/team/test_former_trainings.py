@@ -43,6 +43,28 @@ def test_a_training_with_former_parameters_is_unknown_and_the_others_are_not(tmp
     assert second.startswith("train@star (champion/2): unknown: ")
 
 
+@pytest.mark.parametrize(
+    ("seen", "command"),
+    [
+        (("working tree", "champion/1"), "dvc fetch, or retemper run"),
+        (("champion/1", "champion/2"), "dvc fetch --all-tags"),
+        (("3f2a91c",), "dvc fetch --all-commits"),
+    ],
+)
+def test_data_of_another_dvc_lock_are_fetched_by_a_command_that_fetches_them(seen: tuple[str, ...], command: str, tmp_path: Path) -> None:
+    """`dvc fetch` takes those of the working tree alone, so a colleague was sent round in circles."""
+    lock: Any = lock_with({"steps": 3})
+    lock["train@star"] |= {"cmd": "train --tokens data/tokens", "deps": [{"path": "data/tokens", "md5": "0a.dir"}]}
+    problem = exposure.place_inputs(exposure.Training("train", "star", lock, seen), tmp_path, tmp_path / "root")
+    assert problem == f"data/tokens has been made again since, or is not in the cache; fetch it: {command}"
+
+
+def test_a_record_is_not_said_to_be_in_no_training_if_one_could_not_be_replayed() -> None:
+    note = "train@star (champion/1): unknown: data/tokens is not in the cache"
+    for notes, said in (((), "took part in no training"), ((note,), "took part in no training that could be replayed")):
+        assert exposure.as_text(exposure.Exposure({"d1": []}, (), (), notes)).splitlines()[1] == said
+
+
 @pytest.mark.parametrize("error", [KeyError("prefix"), ValueError("a former form"), TypeError("no mapping")])
 def test_files_of_a_former_form_are_a_problem_of_their_training(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def replay(*_: object) -> None:
