@@ -12,6 +12,7 @@ from tasks.core.metrics.selection import least_grade
 STATS = Path("data/corpus/stats.json")
 STAGE = "prepare"  # which writes it
 LEARNING = {"train": "rounds", "reranker": "rerankers", "adore": "adore", "study": "study"}  # stage, section of params.yaml
+NAMED = 3  # queries of dev and test that are named, at most
 NO_STEPS = {"train": None, "reranker": 0}  # default of `steps`, for stages that train nothing with 0 steps
 
 
@@ -77,9 +78,26 @@ def _shared_queries(source: str, stats: Path) -> str:
     if not shared:
         return ""
     return (
-        f"{source}: {shared:,} {'query of dev is' if shared == 1 else 'queries of dev are'} in test too, by id or text, "
+        f"{source}: {shared:,} {'query of dev is' if shared == 1 else 'queries of dev are'} in test too, by id or text"
+        f"{_first_shared(stats.parent / 'queries')}, "
         "so figures on test flatter what is chosen on dev; remove them from one of the two"
     )
+
+
+def _first_shared(queries: Path) -> str:
+    """The first queries of dev that are also in test, in words; empty if these tables are unavailable."""
+    if not all((queries / f"{split}.parquet").exists() for split in ("dev", "test")):
+        return ""
+    from tasks.core.tables.parquet import read_table
+    from tasks.core.tables.schemas import QUERIES
+    from tasks.core.text.plain import plain
+
+    dev, test = (read_table(queries / f"{split}.parquet", QUERIES, ["id", "text"]).to_pylist() for split in ("dev", "test"))
+    ids = {row["id"] for row in test}
+    texts = {plain(row["text"]): row["id"] for row in test}
+    pairs = ((row["id"], row["id"] if row["id"] in ids else texts.get(plain(row["text"]))) for row in dev)
+    named = [f"dev {name!r}, test {other!r}" for name, other in pairs if other is not None][:NAMED]
+    return f" ({'; '.join(named)})" if named else ""
 
 
 def _refuse_high_grades(source: str, sections: Mapping[str, Any], qrels: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from flows.pipeline import splits
 from tasks.core.tables.parquet import write_table
-from tasks.core.tables.schemas import QRELS
+from tasks.core.tables.schemas import QRELS, QUERIES
 
 SECTIONS = {
     "dataset": {"source": "beir:x"},
@@ -57,6 +57,17 @@ def test_queries_of_dev_that_are_in_test_are_told(tmp_path: Path) -> None:
     for dev, warned in (("corpus", True), ("pseudo", False)):
         sections = SECTIONS | {"queries": "pseudo", "pseudo": {"dev": dev}}
         assert ("1 query of dev is in test" in splits.check(STAGES, sections, stats=tmp_path / "stats.json")) == warned
+
+
+def test_the_first_queries_of_dev_that_are_in_test_are_named(tmp_path: Path) -> None:
+    """A batch of hundreds of queries brings one, and the figures alone do not say which."""
+    rows = {"dev": {"a": "who?", "b": "Is It THERE ?", "c": "mine"}, "test": {"x": "is it there ?", "c": "another text", "y": "yours"}}
+    (tmp_path / "queries").mkdir()
+    for split, texts in rows.items():
+        table = pa.table([list(texts), list(texts.values()), [None] * len(texts)], schema=QUERIES)
+        write_table(tmp_path / f"queries/{split}.parquet", QUERIES, [table])
+    message = check_splits(tmp_path, ALL, found={"dev_in_test": 2})
+    assert ": 2 queries of dev are in test too, by id or text (dev 'b', test 'x'; dev 'c', test 'c'), so figures" in message
 
 
 @pytest.mark.parametrize("queries", ["corpus", "pseudo"])
