@@ -48,7 +48,7 @@ def fetch(project: Path) -> Met:
 
 def peek(project: Path) -> str | None:
     """`fetch` for a caller that only reads champions: if both sides have added something, move nothing. Return one line, or None."""
-    message = "another machine retrained at the same time, and its champions differ; the next retraining settles it"
+    message = "another machine crowned a champion or retrained at the same time, and both differ; the next retraining settles it"
     return _meet_remote(project, lambda *_: Met(f"git remote {remote_of(project)}: {message}")).problem
 
 
@@ -248,7 +248,9 @@ def _describe_superseded(models: Mapping[int, str], *, new_numbers: Mapping[int,
         for number, model in models.items()
     ]
     parts += [f"champion/{old}, set by hand, is champion/{new} now" for old, new in new_numbers.items()]
-    return "another machine retrained at the same time, and its records come first: " + ("; ".join(parts) or "those of this machine follow")
+    return "another machine crowned a champion or retrained at the same time, and its records come first: " + (
+        "; ".join(parts) or "those of this machine follow"
+    )
 
 
 def _refs(project: Path) -> dict[str, str]:

@@ -128,7 +128,7 @@ def test_the_second_of_two_champions_is_superseded_and_kept(machine_pair: tuple[
     outcome = machines.push(one.folder)
     assert outcome.again
     assert outcome.merged == (
-        "another machine retrained at the same time, and its records come first: "
+        "another machine crowned a champion or retrained at the same time, and its records come first: "
         "champion/2 of this machine (a) is superseded by another machine's champion/2"
     )
     assert_one_lineage(one, other)
@@ -172,7 +172,7 @@ def test_a_refusal_follows_and_a_promotion_against_the_same_champion_stays(machi
     assert machines.push(other.folder) == machines.Met()
     outcome = machines.push(one.folder)
     assert outcome == machines.Met(
-        None, "another machine retrained at the same time, and its records come first: those of this machine follow"
+        None, "another machine crowned a champion or retrained at the same time, and its records come first: those of this machine follow"
     )
     assert_one_lineage(one, other)
     assert one.champions() == [(1, "first", "1 shared"), (2, "promoted", "2 one")]
