@@ -69,8 +69,11 @@ def _meet_remote(project: Path, on_divergence: Callable[[Mapping[str, str], Mapp
     return Met()
 
 
-def push(project: Path) -> Met:
-    """Push branch and tags to the git remote, all or none. If another machine was first, settle and push the result."""
+def push(project: Path, later: str = "the next retraining tries again") -> Met:
+    """Push branch and tags to the git remote, all or none. If another machine was first, settle and push the result.
+
+    `later`: what a problem's line says about how they get there.
+    """
     remote, met = remote_of(project), Met()
     if not (remote and _refs(project)):
         return met
@@ -89,7 +92,7 @@ def push(project: Path) -> Met:
             return met
         except GitFailed as error:
             if not tries_left or not _moved(project, remote, remote_refs):
-                problem = f"git remote {remote}: branch and tags are not pushed, the next run tries again: {_without_address(error)}"
+                problem = f"git remote {remote}: branch and tags are not pushed ({_without_address(error)}); {later}"
                 return replace(met, problem=problem)
         except UserError as error:
             return replace(met, problem=f"git remote {remote}: branch and tags are not pushed: {error}")

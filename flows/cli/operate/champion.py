@@ -57,8 +57,9 @@ def set_champion(
     if wanted == crowned.model and champion.is_newer_at_head(Path.cwd(), crowned):
         newer = f"HEAD has a newer one; to crown that: retemper champion set HEAD:{wanted}"
         print(f"retemper: crowned {wanted} of the last retraining, but {newer}", file=sys.stderr)
-    _meet(machines.push(Path.cwd()))
-    return _show(crowned, as_json or context.obj)
+    status = _share(crowned)
+    _show(crowned, as_json or context.obj)
+    return status
 
 
 @app.command(cls=ProjectCommand)
@@ -68,8 +69,9 @@ def rollback(context: typer.Context, as_json: Json = False) -> int:
 
     _meet(machines.fetch(Path.cwd()))
     crowned = champion.roll_back(Path.cwd())
-    _meet(machines.push(Path.cwd()))
-    return _show(crowned, as_json or context.obj)
+    status = _share(crowned)
+    _show(crowned, as_json or context.obj)
+    return status
 
 
 @app.command(cls=ProjectCommand)
@@ -131,6 +133,19 @@ def _show_history(as_json: bool) -> int:
 
 def _json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _share(crowned: "Champion") -> int:
+    """Push what was crowned by hand. The status is 1 if that failed: servers elsewhere go on with the champion before."""
+    from flows.champions import machines
+    from flows.champions.tree import remote_of
+    from flows.repository.tags import TAGS
+
+    tag = f"{TAGS}{crowned.number}"
+    later = f"no other machine has champion/{crowned.number}; once it is available: git push {remote_of(Path.cwd())} {tag}"
+    met = machines.push(Path.cwd(), later)
+    _meet(met)
+    return int(met.problem is not None)
 
 
 def _meet(result: "Met") -> None:

@@ -111,8 +111,9 @@ def test_what_one_crowns_the_other_has(machine_pair: tuple[Machine, Machine]) ->
     shutil.move(one.folder.parent / "remote.git", one.folder.parent / "away.git")
     assert (machines.fetch(one.folder).problem or "").startswith("git remote origin: cannot be asked for other machines' champions")
     one.record_retraining("refused", "3 offline")
-    assert (machines.push(one.folder).problem or "").startswith(
-        "git remote origin: branch and tags are not pushed, the next run tries again"
+    problem = machines.push(one.folder).problem or ""
+    assert problem.startswith("git remote origin: branch and tags are not pushed (") and problem.endswith(
+        "; the next retraining tries again"
     )
     assert (machines.peek(one.folder) or "").startswith("git remote origin: cannot be asked")
 
