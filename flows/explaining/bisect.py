@@ -197,6 +197,10 @@ def search(span: Range, train: Train, *, fewer: bool = False) -> Culprit:
 def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: str | None) -> Range:
     """The batches to search. Raises UserError for an unknown batch, for fewer than two, and without an inbox in mode append."""
     names = list(inbox.batches)
+    if not names and inbox.kept_out:
+        raise UserError(
+            f"{FILE}: intake.inbox: found no batches to search; all are kept out: {', '.join(inbox.kept_out)}; retemper intake says why"
+        )
     if not names:
         raise UserError(
             f"{FILE}: found no batches to search, expected an intake.inbox with some, mode append, and dataset.source beir:, csv:, or "

@@ -41,6 +41,8 @@ class Inbox:
         self._source = absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
         mergeable = rule.inbox is not None and rule.mode == "append" and parse_dataset(self._source).kind in inspection.READABLE
         self.batches = {path.name: path for path in inbox.batches_to_merge(rule, self._source, Path.cwd())} if mergeable else {}
+        listed = inbox.list_batches(rule, self._source, Path.cwd()) if mergeable and not self.batches else []
+        self.kept_out = [batch.name for batch in listed if batch.state == "quarantined"]  # if there is no other batch
 
     def merge(self, chosen: Sequence[str]) -> Data:
         """Merge dataset.source with the `chosen` batches; without any, it is dataset.source itself."""

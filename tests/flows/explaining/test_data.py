@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from flows.explaining.bisect import range_of
 from flows.explaining.data import Inbox
 from flows.intake.inbox import take_in
 from flows.intake.settings import Gate, Intake
 from flows.parameters.sources import Memory, describe, list_dataset
+from tasks.core.errors import UserError
 
 
 def test_files_of_pairs_are_batches_of_a_past_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +52,19 @@ def test_data_from_before_a_correction_are_found(tmp_path: Path, monkeypatch: py
     assert Path(Inbox().merge(["b1.csv", "b3.csv"]).spec.removeprefix("beir:"), "corpus.jsonl").read_text() == later
 
 
+def test_bisect_names_the_batches_that_are_all_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that it expects is given."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("dataset: {source: 'beir:base'}\n")
+    Path("retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    for folder, text in (("base", '{"_id": "a", "text": "a"}\n'), ("inbox/1", '{"_id": \n'), ("inbox/2", '{"_id": \n')):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "corpus.jsonl").write_text(text)
+    take_in(Intake(inbox="inbox"), "beir:base", tmp_path, say=lambda _: None)
+    with pytest.raises(UserError, match=r"no batches to search; all are kept out: 1, 2; retemper intake says why$"):
+        range_of(Inbox(), None, None, bad=None)
+
+
 def test_data_from_before_a_malformed_batch_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No retraining here has checked that batch, as in a colleague's clone, and it may still be being written."""
     monkeypatch.chdir(tmp_path)
@@ -64,4 +79,4 @@ def test_data_from_before_a_malformed_batch_are_found(tmp_path: Path, monkeypatc
         data = Inbox().find(entries[count])
         assert (data.batches, data.available) == (names, True)
     assert not Inbox().find(entries[2]).available, "its batch is not what it was"
-    assert len(list(Path(".retemper/why/data").iterdir())) == 1, "what could not be merged, and what was not wanted, is removed"
+    assert not any(Path(".retemper/why/data").iterdir()), "what could not be merged, and what was not wanted, is removed"
