@@ -47,6 +47,15 @@ def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups:
     return chosen_on
 
 
+def chosen_on(model: str, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> str:
+    """On which dev queries `model` was chosen by `measure`, in words; empty if on all."""
+    folder = VALUES / model
+    if rule.rule != "guaranteed" or not (folder / "dev.parquet").exists():
+        return ""
+    judged = [*values(folder, measure)]
+    return f", chosen on the {len(_selection_queries(judged, groups)):,} of {len(judged):,} dev queries that choose (rule guaranteed)"
+
+
 def _selection_queries(judged: Sequence[str], groups: Mapping[str, str]) -> list[str]:
     """Those of the `judged` queries that choose among systems with rule guaranteed. Raises UserError if there are none."""
     choosing = [query for query in judged if is_selection_query(query, groups)]

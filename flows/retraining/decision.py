@@ -122,7 +122,9 @@ def make_decision(
     by hand is refused. Others are compared."""
     new, parts = candidate.champion, candidate.parts
     if not champions:
-        return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
+        groups = evidence.groups(Path(parts.paths.get("corpus", "data/corpus")))
+        basis = evidence.chosen_on(new.model, new.measure, rule, groups=groups)
+        return Decision(new, promoted=True, reason=f"{new.model} is the first champion{basis}")
     now = champions[-1]
     if old := champion.find_rejected(champions, parts):
         reason = f"{new.model} is champion/{old.number}, which was rolled back by hand; champion/{now.number} stays"

@@ -50,6 +50,9 @@ def test_systems_are_chosen_on_the_queries_that_choose() -> None:
     choosing = evidence.choosing_metrics(metrics, "m", GUARANTEED, groups={})
     assert {model: splits["dev"]["m"] for model, splits in choosing.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
     assert evidence.choosing_metrics(metrics, "m", Promotion(rule="better"), groups={}) == metrics
+    count = sum(is_selection_query(query, {}) for query in NAMES)
+    assert f"chosen on the {count:,} of {len(NAMES):,} dev queries" in evidence.chosen_on("one", "m", GUARANTEED, groups={})
+    assert evidence.chosen_on("one", "m", Promotion(rule="better"), groups={}) == "", "on all"
     write_values(evidence.VALUES / "one", {next(query for query in NAMES if not is_selection_query(query, {})): 0.6})
     with pytest.raises(UserError, match="its only judged query is not among the one in 5"):
         evidence.choosing_metrics({"one": first}, "m", GUARANTEED, groups={})

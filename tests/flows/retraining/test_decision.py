@@ -61,6 +61,14 @@ def test_only_other_rules_are_a_reason_to_decide_again(line_end: str, tmp_path: 
     assert decision._same_again(tree, 2) is None
 
 
+def test_the_first_champion_says_what_it_was_chosen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page shows the best on dev, which may be another one."""
+    monkeypatch.setattr(evidence, "groups", lambda _: {})
+    monkeypatch.setattr(evidence, "chosen_on", lambda model, measure, *_, **__: f", chosen by {measure} for {model}")
+    decided = decision.make_decision(Path(), [], CANDIDATE, rule=Promotion(), processes=Processes(), display=Display())
+    assert (decided.promoted, decided.reason) == (True, "a is the first champion, chosen by AP for a")
+
+
 def test_a_comparison_that_is_impossible_names_what_can_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The anchor outlives champions that are set by hand: crowning the new model would not help."""
     monkeypatch.chdir(tmp_path)
