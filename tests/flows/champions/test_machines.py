@@ -373,7 +373,7 @@ def test_a_third_machine_that_pushes_in_between(
 
     monkeypatch.setattr(machines, "_send", send_after_third)
     outcome = machines.push(one.folder)
-    assert outcome.again and outcome.problem is None and (outcome.merged or "").count("another machine retrained") == 2
+    assert outcome.again and outcome.problem is None and (outcome.merged or "").count("another machine crowned") == 2
     assert_one_lineage(one, other, third)
     assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 third", "2 one"]
 

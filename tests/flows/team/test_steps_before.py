@@ -63,7 +63,7 @@ def test_a_file_that_the_cache_lacks_makes_the_training_unknown(objects: Path, s
         for file in objects.rglob("*.dir"):
             file.unlink()
         path = "data/state/ance1/state.json"
-    assert problem_and_steps(one, objects)[0] == f"{path} is not in the cache; fetch it: dvc fetch, or retemper run"
+    assert problem_and_steps(one, objects)[0] == f"{path} is not in the cache; fetch it: dvc fetch --all-commits"
     assert problem_and_steps(training(objects / "other", {"optimizer_from": "fresh"}), objects)[0] == "", "not needed"
 
 
