@@ -170,7 +170,8 @@ class Sides:
     def __init__(self) -> None:
         self.factors = [Factor("data", data=True), Factor("parameters"), Factor("code", code=True)]
         self.old, self.new = (SimpleNamespace(name=name, model="a", recorded={}) for name in ("old", "new"))
-        self.yardstick = self.configuration(frozenset({"data", "parameters", "code"}))
+        self.names = frozenset({"data", "parameters", "code"})
+        self.yardstick = self.configuration(self.names)
 
     def configuration(self, new: frozenset[str], repetition: int = 0) -> Configuration:
         return Configuration(f"seed {repetition}", {}, {}, " ".join(sorted(new)))
