@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -71,6 +71,28 @@ def _example(name: str) -> str:
     )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from flows.projects.record import running
+
+        print(printable(running()))
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version, commit, and folder of the code that runs, with the versions of Python, torch, and faiss.",
+        ),
+    ] = False,
+) -> None:
+    """Options of the command line itself."""
+
+
 def build() -> typer.Typer:
     """The whole command line."""
     app = typer.Typer(
@@ -81,6 +103,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_root)
     for title, groups in PANELS.items():
         for group in groups:
             is_named = isinstance(group.info.name, str)

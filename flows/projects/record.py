@@ -6,7 +6,9 @@ A version is pyproject's number and a commit: between two releases the number al
 import tomllib
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
+from platform import python_version
 
 from flows.parameters.edit import literal
 from flows.repository.git import git
@@ -15,6 +17,7 @@ from tasks.core.errors import UserError, redacted
 RECORD = Path("retemper.toml")
 HEADING = "# The Retemper that this project's code is from; `retemper new` and `retemper upgrade` write it.\n"
 CHECKOUT = Path(__file__).resolve().parents[2]  # the folder that this Retemper is installed from
+LIBRARIES = ("torch", "faiss-cpu", "faiss-gpu")  # those on which results depend most
 MARKS = ("dvc.yaml", "params.yaml", "pyproject.toml", "flows", "tasks")  # a checkout of Retemper has them all
 
 
@@ -82,6 +85,26 @@ def installed_source() -> str:
     if not all((CHECKOUT / name).exists() for name in MARKS) or not (CHECKOUT / ".git").exists():
         raise UserError(f"{CHECKOUT}: found no git checkout of Retemper there, expected one that it is installed from; name a source")
     return str(CHECKOUT)
+
+
+def running() -> str:
+    """Two lines on the code that runs: version, commit, and folder; versions of Python and LIBRARIES. None of them is imported."""
+    record, project = read_record(), CHECKOUT / "pyproject.toml"
+    if record:
+        number, commit = record.version, record.commit
+    else:
+        number = str(tomllib.loads(project.read_text("utf-8"))["project"]["version"]) if project.is_file() else metadata.version("retemper")
+        commit = git("rev-parse", "HEAD", folder=CHECKOUT, check=False) if (CHECKOUT / ".git").exists() else ""
+    versions = [f"{name} {installed}" for name in LIBRARIES if (installed := _installed(name))]
+    first = f"retemper {number}{f' (commit {commit[:12]})' if commit else ''}, {CHECKOUT}"
+    return f"{first}\n{', '.join([f'Python {python_version()}', *versions])}"
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def is_url(source: str, folder: Path = Path()) -> bool:

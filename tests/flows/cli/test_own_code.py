@@ -36,6 +36,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_project_runs_by_its_own_code(project: Path) -> None:
     result = run_script(project, "run", "--set", "rounds.star.lr=1e-5")
     assert (result.returncode, result.stdout) == (7, "own run --set rounds.star.lr=1e-5\n")
+    assert run_script(project, "--version").stdout == "own --version\n"
     assert run_script(project, "added", "--help").stdout == "own added --help\n"  # a command that the installed one does not know
 
 
@@ -47,6 +48,8 @@ def test_commands_that_bring_code_are_the_installed_ones(project: Path, command:
 
 
 def test_elsewhere_the_installed_code_runs(tmp_path: Path) -> None:
+    shown = run_script(tmp_path, "--version")
+    assert (shown.returncode, f", {ROOT}\nPython " in shown.stdout) == (0, True)
     assert "Usage: retemper" in run_script(tmp_path, "--help").stdout
     other = tmp_path / "other/flows/cli/__main__.py"  # of another program
     other.parent.mkdir(parents=True)

@@ -1,11 +1,13 @@
 """The source that a project records is one that `retemper upgrade` can read, from wherever the project is."""
 
 import subprocess
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from flows.projects import upgrade
+from flows.projects import record, upgrade
 from flows.projects.record import Record, is_url, recorded_name
 from tasks.core.errors import UserError
 
@@ -48,3 +50,17 @@ def test_a_folder_with_a_colon_is_a_folder(tmp_path: Path, monkeypatch: pytest.M
     assert upgrade._source("a:b", None) == str(tmp_path / "a:b")
     with pytest.raises(UserError, match=r"^\./a:c: no such folder"):
         upgrade._source("./a:c", None)
+
+
+def test_the_version_of_the_running_code_is_that_of_its_record_or_its_checkout(
+    source: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "CHECKOUT", source.folder)
+    first, second = record.running().splitlines()
+    number = tomllib.loads((source.folder / "pyproject.toml").read_text())["project"]["version"]
+    assert first == f"retemper {number} (commit {source.git('rev-parse', 'HEAD')[:12]}), {source.folder}"
+    assert f"torch {metadata.version('torch')}" in second
+    monkeypatch.setattr(record, "CHECKOUT", tmp_path)
+    (tmp_path / ".git").mkdir()  # of the project, whose commits are not Retemper's
+    (tmp_path / record.RECORD).write_text(Record("/there", "9.8.7", "0123456789abcdef").text)
+    assert record.running().startswith(f"retemper 9.8.7 (commit 0123456789ab), {tmp_path}\n")
