@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.core.files import new_folder, write_json
+from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.metrics.qrels import load_qrels, relevant_documents
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.params.sections import load, read_parameters
@@ -73,7 +73,9 @@ def main() -> None:
     params, sections = load(Failures, "failures"), read_parameters()
     metric, tests = metric_of(sections), tests_of(sections, "params.yaml")
     means = read_means(args.metrics, metric)
-    model, against = opponents(means, metric, params, sections)
+    statistics = args.corpus / "stats.json"
+    pseudo = (read_json(statistics).get("pseudo") if statistics.exists() else None) or {}
+    model, against = opponents(means, metric, params, sections, made=pseudo.get("dev") == "pseudo")
     names = [name for name in (model, against) if name]
     words, documents = Words(args.index), args.corpus / "documents.parquet"
     derived = {name for section in MADE for name in sections.get(section) or {}}

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
-from tasks.core.metrics.selection import best_system
+from tasks.core.metrics.selection import best_system, without_bm25
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED
 from tasks.failures.params import Failures
@@ -46,17 +46,25 @@ def read_means(folder: Path, metric: str) -> dict[str, dict[str, dict[str, float
 
 
 def opponents(
-    means: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str, params: Failures, sections: Mapping[str, Any]
+    means: Mapping[str, Mapping[str, Mapping[str, float]]],
+    metric: str,
+    params: Failures,
+    sections: Mapping[str, Any],
+    *,
+    made: bool = False,
 ) -> tuple[str, str | None]:
     """The model (by default the best on dev, or on test without dev), and the system it is compared with, or None if there is no other.
 
-    UserError for a name without results.
+    `made`: dev queries are made from documents, which favors BM25, so by default no system that uses it is taken. UserError for a name
+    without results.
     """
     for key, name in (("model", params.model), ("against", params.against)):
         if name is not None and name not in means:
             raise UserError(f"params.yaml: failures.{key}: found {name!r}, expected one of {', '.join(means)}")
     split = next(split for split in MEASURED if any(split in splits for splits in means.values()))
     values = {name: splits[split][metric] for name, splits in means.items() if split in splits}
+    if made:
+        values = {name: values[name] for name in without_bm25(values, sections)}
     model = params.model or best_system(values, sections)
     if params.against == model:
         raise UserError(f"params.yaml: failures.against: found {model!r}, the model itself; expected another system")

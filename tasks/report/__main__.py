@@ -20,7 +20,17 @@ from tasks.report.learning import learning_curves, loss_kinds, steps_of
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import PAPERS, compare, headline, shared_documents_note
-from tasks.report.systems import SPLITS, best, depth_note, load_systems, opponents, order_names, reported_split, shared_settings_text
+from tasks.report.systems import (
+    SPLITS,
+    best,
+    compared,
+    depth_note,
+    load_systems,
+    opponents,
+    order_names,
+    reported_split,
+    shared_settings_text,
+)
 from tasks.report.table import build, caption, legend, letters, text, two_splits_note, unjudged_note
 from tasks.report.weaknesses import load_weaknesses
 
@@ -55,27 +65,29 @@ def read_contents(arguments: Namespace) -> Contents:
     """Read everything that the report shows, from the folders that `main` is given."""
     params, settings, sections = load(Report, "report"), load(Text, "text"), read_parameters()
     systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
-    split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric, sections)
-    lettered = letters(params.baselines, systems)
+    statistics = read_json(arguments.corpus / "stats.json")
+    fair = {name: compared(systems, name, statistics, sections) for name in SPLITS}
+    split, (chosen, chosen_on) = reported_split(systems), best(fair["dev"], params.metric, sections)
+    lettered = letters(params.baselines, fair[split])
     groups = {name: read_groups(arguments.corpus / "qrels" / f"{name}.parquet") for name in SPLITS}
-    pairs = {name: compare(systems, name, params, groups[name]) for name in SPLITS if any(name in s.values for s in systems)}
-    duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
+    pairs = {name: compare(fair[name], name, params, groups[name]) for name in SPLITS if any(name in s.values for s in systems)}
+    duel = opponents(fair[split], chosen, params.baselines, params.metric, split=split, sections=sections)
     # errors are studied on dev, not on test
     example_split = chosen_on if duel and all(chosen_on in system.values for system in duel) else split
     trained = order_names({path.name for path in arguments.curves.glob("*")}, sections)
-    statistics = read_json(arguments.corpus / "stats.json")
     return Contents(
         dataset=str((sections.get("dataset") or {}).get("source", "")),
         encoder=str((sections.get("encoder") or {}).get("source", "")),
         in_common=shared_settings_text(sections),
         cut_short=depth_note(systems, sections),
-        unjudged=unjudged_note(statistics),
+        unjudged=unjudged_note(statistics, [system.name for system in systems if system not in fair["dev"]]),
         in_two_splits=two_splits_note(statistics),
         titles=settings.titles,
         statistics=statistics,
         sections=sections,
         params=params,
         systems=systems,
+        compared=fair["dev"],
         groups=groups,
         best=chosen,
         chosen_on=chosen_on,
@@ -107,7 +119,8 @@ def terminal_table(contents: Contents) -> str:
     on_pair = shared_documents_note(best_pair), best_pair.warning if best_pair else ""
     notes = "\n".join(filter(None, (contents.unjudged, contents.in_two_splits, contents.cut_short, *on_pair)))
     tested = f"{params.tests} on {params.metric} {params.over}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}"
-    return text(contents.table, heading, legend(params.metric, contents.chosen_on, tested if pairs else "", notes))
+    chosen_on = contents.chosen_on + (" without BM25" if len(contents.compared) < len(contents.systems) else "")
+    return text(contents.table, heading, legend(params.metric, chosen_on, tested if pairs else "", notes))
 
 
 def main() -> None:

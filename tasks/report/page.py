@@ -49,6 +49,7 @@ class Contents:
     sections: Mapping[str, Any]  # of params.yaml
     params: Report
     systems: Sequence[System]
+    compared: Sequence[System]  # those of which the best was chosen
     groups: Mapping[str, Mapping[str, str]]  # by split: the group of each query, by shared relevant documents
     best: System
     chosen_on: str

@@ -15,7 +15,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import cutoff, may_use_whole_run, value_schema
-from tasks.core.metrics.selection import SYSTEMS, best_system
+from tasks.core.metrics.selection import SYSTEMS, best_system, without_bm25
 from tasks.core.retrieval.fusion import DEPTH as FUSED_DEPTH
 from tasks.core.tables.parquet import read_table
 
@@ -142,6 +142,14 @@ def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tup
     split = "dev" if any("dev" in system.metrics for system in systems) else "test"
     measured = {system.name: system for system in systems if split in system.metrics}
     return measured[best_system({name: s.metrics[split][metric] for name, s in measured.items()}, sections)], split
+
+
+def compared(systems: list[System], split: str, statistics: Mapping[str, Any], sections: Mapping[str, Any]) -> list[System]:
+    """The systems that may be compared on `split`: not those with BM25's lists, on dev queries that are made from documents."""
+    if split != "dev" or (statistics.get("pseudo") or {}).get("dev") != "pseudo":
+        return systems
+    names = without_bm25([system.name for system in systems], sections)
+    return [system for system in systems if system.name in names]
 
 
 def opponents(

@@ -119,8 +119,11 @@ def caption(dataset: str, documents: int, titles: bool, split: str, queries: int
     return f"{dataset}, {counted(documents, 'documents')}, titles {'on' if titles else 'off'}; {split}, {counted(queries, 'queries')}"
 
 
-def unjudged_note(statistics: Mapping[str, Any]) -> str:
-    """A note on queries that no human judged, from the corpus's stats.json; empty if the queries are the source's own."""
+def unjudged_note(statistics: Mapping[str, Any], favored: Sequence[str] = ()) -> str:
+    """A note on queries that no human judged, from the corpus's stats.json; empty if the queries are the source's own.
+
+    `favored`: the systems that are not compared with others on made dev queries.
+    """
     pseudo = statistics.get("pseudo")
     if not pseudo:
         return ""
@@ -128,6 +131,8 @@ def unjudged_note(statistics: Mapping[str, Any]) -> str:
     note = f"no human judged the training queries: they are made from documents, and kept if BM25 and the start encoder agree: {counts}"
     if pseudo["dev"] == "pseudo":
         note += "; dev queries are made from documents too, so the choice of the best system used no human judgment"
+        if favored:
+            note += f"; made queries have their documents' words, which favors BM25: on dev, compare nothing with {', '.join(favored)}"
     return note
 
 

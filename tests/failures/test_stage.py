@@ -199,6 +199,15 @@ def test_the_best_on_dev_is_studied_and_bm25_with_the_next_best(monkeypatch: pyt
     assert (compared["model"], compared["against"]) == ("bm25", "star"), "bm25 is best; star and hybrid tie, star is simpler"
 
 
+def test_on_made_dev_queries_nothing_is_compared_with_bm25(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor with a fusion of it: made queries have their documents' words."""
+    write_json(Path("corpus/stats.json"), {"pseudo": {"dev": "pseudo"}})
+    groups = run(monkeypatch)["groups"]
+    assert (groups["model"], groups["against"]) == ("star", "warmup")
+    groups = run(monkeypatch, against="bm25")["groups"]
+    assert (groups["model"], groups["against"]) == ("star", "bm25"), "as asked for"
+
+
 def test_one_system_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("warmup", "star", "hybrid"):
         Path(f"metrics/{name}.json").unlink()
