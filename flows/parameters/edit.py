@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ def apply_to_text(before: str, assignments: Sequence[str], check: Callable[[dict
     changes = [_assign(document, assignment) for assignment in assignments]
     if not any(changes):
         return None
+    for assignment in compress(assignments, changes):
+        _refuse_ignored_epochs(document, assignment)
     text = dump(document)
     check(parse_yaml(text) or {})
     return text.replace("\n", "\r\n" if "\r\n" in before else "\n")
@@ -161,6 +164,19 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
     else:
         node[last] = value
     return True
+
+
+def _refuse_ignored_epochs(document: CommentedMap, assignment: str) -> None:
+    """Raise UserError if an assignment sets epochs where steps decide: the training would be repeated, to no effect."""
+    key, _, written = assignment.partition("=")
+    *above, last = key.strip().split(".")
+    if last == "epochs" and written:
+        entry: Any = document
+        for name in above:
+            entry = entry[name]
+        if (steps := entry.get("steps")) is not None:
+            place = ".".join(above)
+            raise UserError(f"--set {assignment}: has no effect, because {place}.steps is {steps}; remove that: --set {place}.steps=")
 
 
 def _refuse_shared(document: CommentedMap, node: CommentedMap, assignment: str) -> None:

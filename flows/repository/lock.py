@@ -17,6 +17,7 @@ from tasks.core.params.safe_yaml import parse_yaml, refuse_bomb
 from tasks.core.params.sections import FROZEN
 
 LOCK = "dvc.lock"
+TO_COMMIT = f"commit {LOCK}, params.yaml, and data/source.json after retemper run"  # where a commit has no results
 GRAPH = ("dvc.yaml", "params.yaml")  # which say what stages there are
 
 Lock = Mapping[str, Mapping[str, Any]]  # from a stage's name to its entry: cmd, deps, params, outs
@@ -171,6 +172,11 @@ def _mapping(name: str, text: str) -> Mapping[str, Any]:
 def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """The parameters of an entry, by dotted key: from data/params.json, or from params.yaml, which stages tracked before version 0.2."""
     return tracked("params.yaml", entry) | tracked(FROZEN, entry)
+
+
+def effective(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage's parameters without epochs where steps decide (docs/parameters.md), for people to read."""
+    return {key: value for key, value in section.items() if key != "epochs" or section.get("steps") is None}
 
 
 def tracked(file: Path | str, *entries: Mapping[str, Any]) -> dict[str, Any]:

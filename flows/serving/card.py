@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.repository.lock import Lock, parameters, read_blob
+from flows.repository.lock import Lock, effective, parameters, read_blob
 from flows.storage import makings
 from flows.storage.cache import cache_of
 from flows.team.lineage import ancestors, sources_of
@@ -143,8 +143,9 @@ def _use(export: Export) -> Iterator[str]:
     yield f'model = SentenceTransformer("{encoder}")  # of this folder; on the hub: "OWNER/NAME"'
     yield f"model.max_seq_length = {query['max_length']}"
     yield f'vector = model.encode_query("your query", prompt={query["prefix"]!r})'
-    parts = ["its index", *(["BM25's index"] if export.bm25 else []), *(["the fusion's weight"] if export.fusions else [])]
-    yield from ("```", "", f"The whole model, with {', '.join(parts)}, answers queries with `retemper serve --export FOLDER`.")
+    parts = ["encoder", "index", *(["BM25's index"] if export.bm25 else []), *(["the fusion's weight"] if export.fusions else [])]
+    whole = f"{', '.join(parts[:-1])} and {parts[-1]}"
+    yield from ("```", "", f"`retemper serve --export FOLDER` answers queries with the whole model: {whole}.")
     yield from (f"`{index}/index.faiss` is a faiss index; `serving.json` lists every file but this card with its SHA-256.", "")
 
 
@@ -164,7 +165,7 @@ def _parameters(entry: Mapping[str, Any]) -> str:
         f"{key} {json.dumps(value, ensure_ascii=False)}"
         for section in parameters(entry).values()
         if isinstance(section, Mapping)
-        for key, value in section.items()
+        for key, value in effective(section).items()
         if key not in ("source", "generator")  # may name a folder of one machine; the section Data has them without it
     ]
     return ", ".join(settings).replace("|", "\\|").replace("\n", " ")

@@ -16,6 +16,7 @@ from flows.repository.lock import (
     commit_of,
     corpus_of,
     current_lock,
+    effective,
     is_committed,
     lock_of,
     out_digests,
@@ -276,7 +277,7 @@ def _parameters(params: Mapping[str, Any]) -> str:
     fields: list[tuple[str, Any]] = []
     for key, value in params.items():
         if ": " not in key:  # of data/source.json
-            fields += value.items() if isinstance(value, dict) else [(key, value)]
+            fields += effective(value).items() if isinstance(value, dict) else [(key, value)]
     return ", ".join(f"{key} {_bare_json(value)}" for key, value in fields)
 
 

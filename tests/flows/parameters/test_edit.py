@@ -270,3 +270,20 @@ def test_what_dvc_needs_in_quotes_is_quoted(file: Path, assignment: str, line: s
     apply([assignment], file, accept)
     assert line in file.read_text().splitlines()
     assert YAML(typ="safe").load(file.read_text()) == load(file)  # libyaml, which DVC reads with
+
+
+def test_epochs_are_refused_where_steps_decide(file: Path) -> None:
+    """Otherwise the training is repeated, to no effect. Steps may be set beside epochs, since they decide."""
+    apply(["rounds.star.epochs=1"], file, accept)
+    apply(["rounds.star.steps=4"], file, accept)
+    for assignments in (["rounds.star.epochs=2"], ["rounds.star.steps=8", "rounds.star.epochs=2"]):
+        before = file.read_text()
+        with pytest.raises(UserError) as refusal:
+            apply(assignments, file, accept)
+        assert file.read_text() == before
+    assert str(refusal.value) == (
+        "--set rounds.star.epochs=2: has no effect, because rounds.star.steps is 8; remove that: --set rounds.star.steps="
+    )
+    apply(["rounds.star.epochs=1"], file, accept)  # as it is
+    apply(["rounds.star.epochs=2", "rounds.star.steps="], file, accept)
+    assert load(file)["rounds"]["star"] == {"init": "warmup", "lr": 5e-5, "epochs": 2}

@@ -16,6 +16,8 @@ def test_a_row_of_parameters_names_no_folder_of_a_machine() -> None:
     settings = {"kinds": ["generated"], "generator": "/srv/anna/client/t5", "generated": 3}
     entry = {"params": {"data/params.json": {"pseudo": settings, "encoders.e5": {"source": "/srv/anna/e5"}}}}
     assert card._parameters(entry) == 'kinds ["generated"], generated 3'
+    trained = {"epochs": 1.0, "steps": 4}
+    assert card._parameters({"params": {"data/params.json": {"rounds.star": trained}}}) == "steps 4", "which decide"
 
 
 def test_versions_are_those_of_each_stage() -> None:
