@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.repository.lock import LOCK, Lock, corpus_of, out_digests, out_makers, parameters
+from flows.repository.lock import TO_COMMIT, Lock, corpus_of, out_digests, out_makers, parameters
 from flows.results.fusions import BM25, fusion_parts, fusions, is_served
 from tasks.core.errors import UserError
 from tasks.core.retrieval.fusion import DEPTH
@@ -58,12 +58,12 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
     for name in dense:
         if name not in known:
             served = ", ".join([*known, *(fusion for fusion in fusions(sections) if is_served(fusion, sections))])
-            expected = f"cannot be served; expected one of {served or 'none yet'}"
+            expected = "cannot be served; " + (f"expected one of {served}" if served else TO_COMMIT)
             if {f"rerank@{name}", f"rescore@{name}", f"reranker@{name}"} & stages.keys():
                 raise NotServable(f"{where}: {name} only reorders what others find, and {expected}")
             if f"data/encoders/{name}" in outs:
                 raise NotServable(f"{where}: {name} is only a start encoder without an index, and {expected}")
-            others = f"expected one of {served}" if served else f"nor any other; commit {LOCK} after retemper run"
+            others = f"expected one of {served}" if served else f"nor any other; {TO_COMMIT}"
             raise NotServable(f"{where} has no encoder {name}, {others}")
     paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()
     for name in dense:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.experiments.draws import draws_of
 from flows.experiments.store import PARAMS, best_model, flatten
+from flows.parameters.alike import expected_names
 from flows.process.display import fitted_table, terminal_width
 from flows.repository.lock import (
     LOCK,
+    TO_COMMIT,
     Lock,
     commit_of,
     corpus_of,
@@ -128,14 +130,14 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     try:
         commit = commit_of(revision if colon else name)
     except UserError:
-        known = ", ".join(_models(workspace_lock)) or "none yet"
+        known = _models(workspace_lock)
+        expected = expected_names(name, known) if known else "no model of this working tree is measured yet"
         raise UserError(
-            f"compare {name}: found neither a file, a model of this working tree ({known}), nor a revision of git; expected one of them, "
-            "or REVISION:MODEL"
+            f"compare {name}: found neither a file, a model of this working tree, nor a revision of git (or REVISION:MODEL); {expected}"
         ) from None
     lock = lock_of(commit, name)
     if lock is None:
-        raise UserError(f"compare {name}: its commit has no {LOCK}; commit {LOCK} after a run")
+        raise UserError(f"compare {name}: its commit has no {LOCK}; {TO_COMMIT}")
     if not colon:
         model = champions().get(name) or best_model(f"compare {name}", lock, mapping_at(commit, PARAMS))
     return _measured(name, model, lock, split=split, measure=measure)
@@ -160,7 +162,8 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
 
     stage = _evaluation(lock, model)
     if not stage:
-        raise UserError(f"compare {name}: found no model {model!r} there, expected one of {', '.join(_models(lock)) or 'none yet'}")
+        expected = expected_names(model, known) if (known := _models(lock)) else f"nor any other; {TO_COMMIT}"
+        raise UserError(f"compare {name}: found no model {model!r} there, {expected}")
     if replaced := outdated(lock).get(stage):
         raise UserError(f"compare {name}: {model} was measured before {replaced} was replaced; run retemper run there")
     path = cached_file(f"compare {name}", VALUES / model / f"{split}.parquet", {stage: lock[stage]})

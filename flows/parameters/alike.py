@@ -1,6 +1,6 @@
 """Suggest which key an unknown one was meant to be: one with a similar spelling, or ours for a name that other trainers use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -29,7 +29,7 @@ ELSEWHERE = {  # keys of transformers, sentence-transformers, and Tevatron; ours
 
 @contextmanager
 def suggesting() -> Iterator[None]:
-    """Add a suggestion to the error of an unknown key, if a known one is similar."""
+    """Name the similar key in the error of an unknown one, in place of all keys, if one is similar."""
     try:
         yield
     except Invalid as error:
@@ -37,12 +37,25 @@ def suggesting() -> Iterator[None]:
             suggestion := closest_key(error.where.rpartition(".")[2].rpartition(" ")[2], error.expected.split(", "))
         ):
             raise Invalid(
-                f"{error}; did you mean {suggestion}", where=error.where, expected=error.expected, remedy=f"use {suggestion}"
+                f"{error.where}: unknown key; did you mean {suggestion}",
+                where=error.where,
+                expected=error.expected,
+                remedy=f"use {suggestion}",
             ) from None
         raise
+
+
+def expected_names(name: str, known: Sequence[str]) -> str:
+    """What an error says of an unknown `name`: the one of `known` that it was probably meant to be, else all of them."""
+    suggestion = _closest(name, known)
+    return f"did you mean {suggestion}" if suggestion else f"expected one of {', '.join(known)}"
 
 
 def closest_key(key: str, known: list[str]) -> str:
     """The one of `known` that `key` was probably meant to be; empty if none is similar."""
     alias = ELSEWHERE.get(key.lower().replace("-", "_"), "")
-    return alias if alias in known else next(iter(get_close_matches(key, known, 1, cutoff=0.7)), "")
+    return alias if alias in known else _closest(key, known)
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    return next(iter(get_close_matches(name, known, 1, cutoff=0.7)), "")

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from flows.parameters import edit
+from flows.parameters.alike import expected_names
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.sources import SOURCE
 from tasks.core.errors import UserError
@@ -77,7 +78,7 @@ def names(folder: Path = FOLDER) -> list[str]:
 
 def _read(name: str, folder: Path) -> dict[str, str]:
     if name not in names(folder):
-        raise UserError(f"--recipe {name}: {folder / f'{name}.yaml'} not found, expected one of {', '.join([*names(folder), NONE])}")
+        raise UserError(f"--recipe {name}: {folder / f'{name}.yaml'} not found, {expected_names(name, [*names(folder), NONE])}")
     path = folder / f"{name}.yaml"
     if not all(isinstance(section, str) for section in read_yaml(path)):
         raise UserError(f"{path}: found a section name that is not a string, expected sections of params.yaml")

@@ -29,7 +29,7 @@ retemper upgrade      # a newer Retemper
   rates and steps are a start; choose your own on dev.
 - `retraining.yaml` (optional): inbox, kind of retraining, promotion ([docs/retraining.md](docs/retraining.md)).
 - `runtime.yaml` (optional, not in git): this machine's device and threads ([docs/machine.md](docs/machine.md)).
-- `dvc.lock` says which results belong to which commit: commit it after a run.
+- `dvc.lock` says which results belong to which commit: commit it after a run, with `params.yaml` and `data/source.json`.
 - `flows/`, `tasks/`, `dvc.yaml` are Retemper's code ({version}). Your own changes to them survive an upgrade, as git merges both.
 """
 

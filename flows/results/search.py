@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from flows.parameters.alike import expected_names
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.repository.lock import current_lock
@@ -91,7 +92,10 @@ def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:
         expected = f"expected one of {', '.join(known)}" if known else "nor of any other"
         if any(model in (sections.get(section) or {}) for section in REORDERING):
             raise UserError(f"model {model} only reorders what others find, and cannot be searched with; {expected}")
-        raise UserError(f"{INDEXES / model}: no index of model {model}, {expected}; run retemper run")
+        if model == BM25:
+            raise UserError(f"model {model} is searched only as a part of a fusion, and shown by retemper browse; {expected}")
+        remedy = f"{expected}; run retemper run" if is_served(model, sections) or not known else expected_names(model, known)
+        raise UserError(f"{INDEXES / model}: no index of model {model}, {remedy}")
 
 
 def served_index(model: str, indexes: Path = INDEXES) -> Path:

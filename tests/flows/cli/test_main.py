@@ -308,7 +308,7 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
     (project / "data/metrics/bm25.json").write_text(json.dumps({"test": {"nDCG@10": 0.9}}))
     assert search.search("x", 3, None) == 0
     assert "data/encoders/init" in commands[2], "there is no dev to choose on"
-    with pytest.raises(UserError, match="no index of model bm25, expected one of init, star"):
+    with pytest.raises(UserError, match=r"model bm25 is searched only as a part .*; expected one of init, star"):
         search.search("x", 3, "bm25")
     with pytest.raises(UserError, match="expected at least 1"):
         search.search("x", 0, None)

@@ -316,9 +316,16 @@ def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("names", "line"),
     [
-        (["star", "nothing"], r"compare nothing: found neither a file, a model of this working tree \(star\), nor a revision of git"),
+        (
+            ["star", "nothing"],
+            r"compare nothing: found neither a file, a model of this working tree, nor a revision of git .*; expected one of star$",
+        ),
         (["star", "HEAD:moon"], r"compare HEAD:moon: found no model 'moon' there, expected one of star"),
-        (["star", "empty"], r"compare empty: its commit has no dvc.lock; commit dvc.lock after a run"),
+        (["star", "HEAD:stra"], r"compare HEAD:stra: found no model 'stra' there, did you mean star$"),
+        (
+            ["star", "empty"],
+            r"compare empty: its commit has no dvc.lock; commit dvc.lock, params.yaml, and data/source.json after retemper run",
+        ),
         (["star", "run.trec"], r"run.trec: its only query is not a judged query of dev \(1\); name another --split"),
     ],
 )

@@ -107,6 +107,7 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
     ("name", "settings", "message"),
     [
         ("nowhere", [], r"--recipe nowhere: docs/recipes/nowhere.yaml not found, expected one of ance_firstp, .*zero_shot, none"),
+        ("zeroshot", [], r"--recipe zeroshot: docs/recipes/zeroshot.yaml not found, did you mean zero_shot$"),
         ("none", [], "found no recipe applied to"),
         ("zero_shot", ["report.metric=P@7"], r"report\.metric: found 'P@7'"),
         ("unfit", [], "rescore.x.round"),
