@@ -47,5 +47,5 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
     try:
         return subprocess.run([sys.executable, "-m", "tasks.search.browse", *arguments], env=environment(), check=False).returncode
     except KeyboardInterrupt:  # the usual way to stop it
-        print()
+        print("\nretemper: stopped", file=sys.stderr)
         return 0

@@ -275,5 +275,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with stage():
+    with stage(), suppress(KeyboardInterrupt):  # the usual way to stop it
         main()

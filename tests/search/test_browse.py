@@ -360,3 +360,12 @@ def test_matched_bigrams_stand_in_the_text(tmp_path: Path) -> None:
     }
     assert matches["bigrams"] == [{"海淀", "淀区"}, {"ＩＰｈｏｎｅ", "系统", "Fishes"}]
     assert matches["words"] == [set(), {"Fishes"}]
+
+
+def test_ctrl_c_is_no_error() -> None:
+    """Not even before the page is served; `retemper browse` says that it is stopped."""
+    interrupted = "def interrupted(*_, **__): raise KeyboardInterrupt\n"
+    script = f"import runpy\nfrom tasks.core.stage import entry\n{interrupted}entry.parser = interrupted\n"
+    script += "runpy.run_module('tasks.search.browse', run_name='__main__')"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

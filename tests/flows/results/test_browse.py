@@ -11,6 +11,8 @@ from flows.results import browse
 from tasks.core.errors import UserError
 from tasks.search.browse import arguments
 
+Capture = pytest.CaptureFixture[str]
+
 
 @pytest.fixture
 def browse_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -56,6 +58,18 @@ def test_two_named_systems(browse_commands: list[list[str]]) -> None:
     parsed = arguments().parse_args(browse_commands[0][3:])
     assert [model[0] for model in parsed.model] == ["star", "star_adore"]
     assert parsed.fusion == []
+
+
+def test_ctrl_c_ends_it_with_a_line_that_says_so(
+    browse_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(browse.subprocess, "run", interrupt)
+    assert browse.browse(None, None, split="dev", port=0, batch=Path("judged")) == 0
+    assert browse_commands == []
+    assert tuple(capsys.readouterr()) == ("", "\nretemper: stopped\n")
 
 
 def test_what_cannot_be_searched_is_refused(browse_commands: list[list[str]]) -> None:
