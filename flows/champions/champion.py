@@ -27,6 +27,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import from_record, read_json
 from tasks.core.metrics.selection import metric_of
 
+NONE_YET = "there is no champion yet; run retemper retrain, or retemper champion set MODEL"
 Get = Callable[[str, Path], None]  # copies an out, by its path, to a place
 
 
@@ -235,7 +236,7 @@ def roll_back(project: Path) -> Champion:
     """Make the previous champion champion again; calling it again goes back further. Raises UserError if there is none."""
     champions = {champion.number: champion for champion in read_champions(project)}
     if not champions:
-        raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
+        raise UserError(NONE_YET)
     reigning = champions[max(champions)]
     previous = champions.get(reigning.previous or 0)
     if previous is None and reigning.previous:

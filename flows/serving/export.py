@@ -28,7 +28,7 @@ def current(project: Path) -> Champion:
     """The current champion. Raises UserError if there is none."""
     champion_now = champion.current(project)
     if champion_now is None:
-        raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
+        raise UserError(champion.NONE_YET)
     return champion_now
 
 

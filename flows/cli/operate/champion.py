@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,13 +51,19 @@ def set_champion(
     as_json: Json = False,
 ) -> int:
     """Crown a model by hand."""
-    from flows.champions import champion, machines
+    from flows.champions import champion, machines, tree
 
     _meet(machines.fetch(Path.cwd()))
     crowned = champion.choose(Path.cwd(), wanted)
     if wanted == crowned.model and champion.is_newer_at_head(Path.cwd(), crowned):
         newer = f"HEAD has a newer one; to crown that: retemper champion set HEAD:{wanted}"
         print(f"retemper: crowned {wanted} of the last retraining, but {newer}", file=sys.stderr)
+    if crowned.commit == tree.resolve(Path.cwd(), "HEAD") and "params.yaml" in tree.uncommitted(Path.cwd()):
+        print(
+            f"retemper: warning: params.yaml: found uncommitted changes, which champion/{crowned.number} is recorded without; if the model "
+            "was trained with them, commit params.yaml, and set it again",
+            file=sys.stderr,
+        )
     status = _share(crowned)
     _show(crowned, as_json or context.obj)
     return status
@@ -98,16 +105,19 @@ def export(
 
     if push_to_hub:
         hub.check(push_to_hub)
-    status = _show(export(Path.cwd(), folder, documents=with_documents, vectors=vectors), as_json or context.obj)
+    crowned = export(Path.cwd(), folder, documents=with_documents, vectors=vectors)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    written = f"\n\nwrote {folder} ({size / 2**20:,.1f} MiB); to serve it: retemper serve --export {quote(str(folder))}"
+    status = _show(crowned, as_json or context.obj, written)
     if push_to_hub:
         print(f"pushed to {hub.push(folder, push_to_hub)}", file=sys.stderr)
     return status
 
 
 def _show(champion: "Champion | None", as_json: bool, suffix: str = "") -> int:
-    from flows.champions.champion import details
+    from flows.champions.champion import NONE_YET, details
 
-    text = f"{details(champion)}{suffix}" if champion else "there is no champion yet; run retemper retrain"
+    text = f"{details(champion)}{suffix}" if champion else NONE_YET
     print(_json(asdict(champion) if champion else None) if as_json else printable(text))
     return 0
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,7 @@ def test_the_whole_export_by_the_command(
     assert main(command) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("champion/1: hybrid, nDCG@10 ")
+    assert re.search(rf"\n\nwrote {out} \([\d.]+ MiB\); to serve it: retemper serve --export {out}\n$", printed.out)
     assert printed.err == "pushed to https://hub.example/me/hybrid\n"
     folders = {path.relative_to(out).parts[0] for path in out.rglob("*")}
     assert folders == {
@@ -91,7 +93,7 @@ def test_the_whole_export_by_the_command(
     source = json.loads(Path("data/source.json").read_text())
     for fact in (champion["commit"], source["dataset"]["digest"], "weight 0.", "| train@warmup | ", "60 documents", "at most 32 tokens"):
         assert fact in text, fact
-    assert "The whole model, with its index, BM25's index, the fusion's weight, answers" in text
+    assert "answers queries with the whole model: encoder, index, BM25's index and the fusion's weight." in text
     assert "- articles" not in text, "which no stage of it reads"
     assert str(tmp_path) not in page and "small@example.com" not in page, "no place and no person"
 
@@ -108,11 +110,24 @@ def test_the_whole_export_by_the_command(
     assert np.allclose(scope["vector"], expected, rtol=1e-4, atol=1e-5), "the card's code gives the server's vector"
 
 
+@pytest.mark.usefixtures("project")
+def test_uncommitted_settings_are_named_when_a_champion_is_set(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model trained with them is recorded with the params.yaml of its commit."""
+    assert main(["champion"]) == 0
+    assert capsys.readouterr().out == "there is no champion yet; run retemper retrain, or retemper champion set MODEL\n"
+    assert main(["champion", "set", "warmup"]) == 0
+    assert capsys.readouterr().err == ""
+    with Path("params.yaml").open("a") as file:
+        file.write("# edited\n")
+    assert main(["champion", "set", "warmup"]) == 0
+    assert "params.yaml: found uncommitted changes, which champion/2 is recorded without; if the model" in capsys.readouterr().err
+
+
 def test_the_card_of_a_single_encoder(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
     crown("warmup")
     export(project, tmp_path / "out")
     text = (tmp_path / "out/README.md").read_text(encoding="utf-8")
-    assert "The whole model, with its index, answers" in text
+    assert "answers queries with the whole model: encoder and index." in text
     assert [line.split(":")[0] for line in text.splitlines() if "SHA-256 `" in line] == ["- dataset", "- encoder"]
 
 
