@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
-from tasks.core.metrics.selection import best_system, without_bm25
+from tasks.core.metrics.lexical import without_bm25
+from tasks.core.metrics.selection import best_system
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED
 from tasks.failures.params import Failures

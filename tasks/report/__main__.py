@@ -67,6 +67,8 @@ def read_contents(arguments: Namespace) -> Contents:
     systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
     statistics = read_json(arguments.corpus / "stats.json")
     fair = {name: compared(systems, name, statistics, sections) for name in SPLITS}
+    fair_names = {system.name for system in fair["dev"]}
+    favored = [system.name for system in systems if system.name not in fair_names]
     split, (chosen, chosen_on) = reported_split(systems), best(fair["dev"], params.metric, sections)
     lettered = letters(params.baselines, fair[split])
     groups = {name: read_groups(arguments.corpus / "qrels" / f"{name}.parquet") for name in SPLITS}
@@ -80,7 +82,7 @@ def read_contents(arguments: Namespace) -> Contents:
         encoder=str((sections.get("encoder") or {}).get("source", "")),
         in_common=shared_settings_text(sections),
         cut_short=depth_note(systems, sections),
-        unjudged=unjudged_note(statistics, [system.name for system in systems if system not in fair["dev"]]),
+        unjudged=unjudged_note(statistics, favored),
         in_two_splits=two_splits_note(statistics),
         titles=settings.titles,
         statistics=statistics,

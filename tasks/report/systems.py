@@ -14,8 +14,9 @@ import pyarrow as pa
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
+from tasks.core.metrics.lexical import without_bm25
 from tasks.core.metrics.measures import cutoff, may_use_whole_run, value_schema
-from tasks.core.metrics.selection import SYSTEMS, best_system, without_bm25
+from tasks.core.metrics.selection import SYSTEMS, best_system
 from tasks.core.retrieval.fusion import DEPTH as FUSED_DEPTH
 from tasks.core.tables.parquet import read_table
 

@@ -13,7 +13,6 @@ DIGITS = 10  # means that agree to this many digits differ in the order of their
 # Fields that name other entries; negatives are named after their round.
 NAMING = ("init", "negatives", "round", "run", "first", "second", "encoder")
 SERVED = ("run", "first", "second", "encoder")  # of these, what a reordering system needs at query time, in addition to a cross-encoder
-LISTS = ("run", "first", "second")  # fields that name the systems whose lists are reordered or fused
 SYSTEMS = ("rounds", "adore", "fuse", "rerank", "rescore")  # sections whose entries are systems
 MADE = ("pretrain", *SYSTEMS)  # plus what they start from; no other sections, because the report depends on these (dvc.yaml)
 TOWERS = {"rounds": 1, "adore": 2}  # one shared by queries and documents; one for each
@@ -42,20 +41,6 @@ def least_grade(split: str, sections: Sections) -> int:
     """The lowest grade that counts as relevant in `split`: evaluate.relevance, one grade or one for each split."""
     relevance = (sections.get("evaluate") or {}).get("relevance", 1)
     return int(relevance.get(split, 1) if isinstance(relevance, dict) else relevance)
-
-
-def without_bm25(names: Iterable[str], sections: Sections) -> list[str]:
-    """The names that neither are bm25 nor use its lists, directly or not; all names if none is left.
-
-    On queries that are made from documents only these can be compared: such queries have their document's words, which favors BM25.
-    """
-    names = list(names)
-    return [name for name in names if not _uses_bm25(name, sections, frozenset())] or names
-
-
-def _uses_bm25(name: str, sections: Sections, seen: frozenset[str]) -> bool:
-    below = [other for entry in _all(name, sections) for other in _named(entry, LISTS)]
-    return name == "bm25" or (name not in seen and any(_uses_bm25(other, sections, seen | {name}) for other in below))
 
 
 def is_tie(one: float, other: float) -> bool:
