@@ -20,8 +20,9 @@ FIGURES = {  # of a row of costs: its heading and format
     "search_batched_ms": ("search ms, all at once", ".3f"),
 }
 COST_NOTE = (
-    "As its stages recorded it on this machine. Encoding time is for all passages, or for fewer if vectors were reused. Search is of the "
-    "index, without encoding the query, in ms a query: dev queries one at a time (p50: median, p99: 99th percentile), and all at once. "
+    "As its stages recorded it in this tree; what was made elsewhere, by a preview, say, has no times here. Encoding time is for all "
+    "passages, or for fewer if vectors were reused. Search is of the index, without encoding the query, in ms a query: dev queries one "
+    "at a time (p50: median, p99: 99th percentile), and all at once. "
     "Recall is that of the index against exact search. Peak memory is that of the largest of its stages, imports included."
 )
 LATENCY_NOTE = (

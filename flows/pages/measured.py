@@ -137,7 +137,7 @@ def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str
     known = [took[name].seconds for name in upstream if name in took]
     parts = []
     if known:
-        part = f", of which {len(known)} ran on this machine" if len(known) < len(upstream) else ""
+        part = f", of which {len(known)} ran in this tree" if len(known) < len(upstream) else ""
         parts.append(f"{clock(sum(known))} of work for {best}, in {counted(len(upstream), 'stages')}{part}.")
     if row := cost.get(best):
         figures = {"a passage to encode": "encode_ms", "a search, median": "search_p50_ms"}

@@ -107,7 +107,7 @@ def render(contents: Contents) -> str:
         groups=weaknesses.chart(weak_spots) if weak_spots and weak_spots.groups else None,
         losing=weak_spots.losing() if weak_spots else [],
         curves=[figure(curve_lines(curves, metric, order), f"{metric} over steps") for metric, curves in contents.curves.items()],
-        explained={name: CURVES[name] for name in contents.curves if name in CURVES},
+        explained={name: meaning for name, meaning in CURVES.items() if name in contents.curves},
         legend=legend(order),
         learning=learning(contents),
         indexes=indexes(contents.indexes),

@@ -157,12 +157,13 @@ def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: 
     (project / "params.yaml").write_text(f"{params}encoder: {{source: me/mini}}\nencoders: {{e5: {{source: me/e5}}}}\n")
     folder = project / "curves" / "alpha" / "plots" / "metrics" / "train"
     folder.mkdir(parents=True)
-    for name in ("loss", "accuracy", "gradient_norm"):
+    for name in ("loss", "accuracy", "gradient_norm", "hit_10", "mrr_10"):
         (folder / f"{name}.tsv").write_text(f"step\t{name}\n0\t1\n1\t2\n")
     page = run_report(monkeypatch)
     assert "Rounds start from the encoder <code>me/mini</code> or <code>me/e5</code> (e5), directly or through another training." in page
     assert "3 rounds, from me/mini and me/e5." in page
-    assert re.findall(r"<dt>(\w+)</dt>", page.partition('id="training"')[2].partition("</section>")[0]) == ["accuracy", "gradient_norm"]
+    explained = ["accuracy", "mrr_10", "hit_10", "gradient_norm"]  # "that search", of hit_10, is the one of mrr_10
+    assert re.findall(r"<dt>(\w+)</dt>", page.partition('id="training"')[2].partition("</section>")[0]) == explained
     assert '<td data-label="queries for 80%" data-value="1e10">&gt; 10⁹</td>' in page
     assert not re.search(r"\d[ \u00a0]%", page.partition("<script>")[0]), "no space before %"
 
