@@ -6,6 +6,7 @@ from tasks.core.errors import UserError
 from tasks.core.sources.datasets import PATH_KINDS, SPEC_FORMS, local_path
 from tasks.core.sources.pairs import file_and_columns
 
+LOOSE = (".md", ".txt")  # texts that people have in folders
 MARKS = {  # a file of a folder that says how to read it
     "beir": ("corpus.jsonl", "corpus.jsonl.gz"),
     "csv": ("corpus.csv", "corpus.tsv", "corpus.csv.gz", "corpus.tsv.gz"),
@@ -25,6 +26,11 @@ def spec_of(place: str) -> str:
         kinds = [
             kind for kind, names in MARKS.items() if any((folder / name).exists() or (folder / f"{name}.zst").exists() for name in names)
         ]
+        if not kinds and (text := min((path for path in folder.iterdir() if path.suffix in LOOSE), default=None)):
+            raise UserError(
+                f"{place}: found text files ({text.name}), which are not read, expected corpus.jsonl; write one with a line "
+                '{"_id": NAME, "text": TEXT} for each; see docs/data.md'
+            )
         if not kinds:
             raise UserError(
                 f"{place}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "

@@ -31,6 +31,15 @@ def training_stages(stages: Collection[str], sections: Mapping[str, Any]) -> lis
     return training
 
 
+def _add_split(source: str) -> str:
+    """How to get dev or test queries. A file of pairs has them by a hash of each query, which leaves none in a short file."""
+    return (
+        "add rows, as a hash of the query gives a tenth of them to each, or a column split"
+        if source.startswith("pairs:")
+        else "add one of them"
+    )
+
+
 def check(
     stages: Collection[str], sections: Mapping[str, Any], *, edits: Sequence[str] = (), with_dev: bool = False, stats: Path = STATS
 ) -> str:
@@ -61,7 +70,7 @@ def check(
     if with_dev and not counts.get("dev"):
         raise Unfit(f"{found}, expected dev, on which a new model is compared with the champion; add a dev split")
     if measured and not (counts.get("dev") or counts.get("test")):
-        raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; add one of them")
+        raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; {_add_split(str(source))}")
     if measured:
         _refuse_high_grades(source, sections, stats.parent / "qrels")
     if "report" in stages and measured and not counts.get("dev"):

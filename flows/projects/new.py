@@ -105,6 +105,8 @@ def new(folder: Path, wanted: Answers, tell: Tell) -> int:
             if not any(setting.startswith("tokenize.document_length=") for setting in wanted.sets):
                 edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)
             freeze()
+            if wanted.queries == "pseudo":
+                tell(f"no judged queries are trained on: they are made from the documents (queries: pseudo, recipe {COLD_START})")
             lines = _estimates(stages, stats, wanted)
             write_readme(project, name=folder.name, data=str(read_yaml(Path("params.yaml"))["dataset"]["source"]), version=version)
             _commit(str(version))

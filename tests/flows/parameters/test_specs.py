@@ -33,5 +33,10 @@ def test_what_has_a_kind_stays_as_it_is(tmp_path: Path, spec: str) -> None:
 def test_a_place_that_says_nothing_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"found no corpus\.jsonl \(BEIR\), .* expected one; or name a single file of questions"):
         spec_of(str(tmp_path))
+    (tmp_path / "b.md").write_text("# A")
+    with pytest.raises(
+        UserError, match=r"found text files \(b\.md\), which are not read, expected corpus\.jsonl; write one with a line \{"
+    ):
+        spec_of(str(tmp_path))
     with pytest.raises(UserError, match=r"kb: no such folder or file, expected one, or demo \| beir:PATH \| .*; relative paths start at "):
         spec_of("kb")

@@ -103,7 +103,7 @@ def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) 
             "retemper run --recipe zero_shot --set 'dataset.source=beir:my corpus'",
         ),
         ({"train": 1, "test": 1}, {"with_dev": True}, "expected dev, on which a new model is compared with the champion; add a dev split"),
-        ({"train": 1}, {}, "expected dev or test, on which systems are measured"),
+        ({"train": 1}, {}, "expected dev or test, on which systems are measured; nothing was changed; add one of them"),
         ({}, {"stages": UNTRAINED}, "found no judged queries, expected dev or test"),
     ],
 )
@@ -111,6 +111,13 @@ def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], opti
     with pytest.raises(splits.Unfit) as refusal:
         check_splits(tmp_path, counts, **options)
     assert message in str(refusal.value)
+
+
+def test_a_short_file_of_pairs_needs_rows_or_a_column(tmp_path: Path) -> None:
+    """One file has no place to which a split could be added."""
+    (tmp_path / "stats.json").write_text(json.dumps({"splits": {"train": {"queries": 2, "positives": 2}}}))
+    with pytest.raises(splits.Unfit, match=r"nothing was changed; add rows, as a hash of the query .* each, or a column split$"):
+        splits.check(STAGES, SECTIONS | {"dataset": {"source": "pairs:q.csv"}}, stats=tmp_path / "stats.json")
 
 
 def test_grades_that_nothing_reaches_are_refused(tmp_path: Path) -> None:

@@ -267,6 +267,7 @@ def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, beir_f
     (beir_folder / "qrels/train.tsv").unlink()
     result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "pseudo")
     assert (result.returncode, result.stderr) == (0, "")
+    assert "they are made from the documents (queries: pseudo, recipe cold_start)\n" in result.stdout
     assert "a title, which is not read" not in result.stdout, "titles become queries"
     assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init", "warmup", "star"]
 
