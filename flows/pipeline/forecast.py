@@ -6,8 +6,9 @@ another of its kind (train@star from train@warmup); without one, its costs are u
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +50,9 @@ class Forecast:
             f"{self.bytes / 2**30:,.2f} GiB of disk" if self.bytes is not None else "",
         ]
         costs = ", ".join(filter(None, parts))
-        return f"{self.stage}: {costs} ({self.since})" if costs else f"{self.stage}: time, memory, and disk unknown"
+        return (
+            f"{self.stage}: {costs}{f' ({self.since})' if self.since else ''}" if costs else f"{self.stage}: time, memory, and disk unknown"
+        )
 
     @property
     def is_unknown(self) -> bool:
@@ -135,10 +138,16 @@ def _ratio(now: float | None, then: float | None) -> float | None:
 
 
 def lines(costs: Iterable[Forecast]) -> list[str]:
-    """One line per stage. If more than FEW stages are unknown, they get no line of their own; `total_line` names them."""
+    """One line per stage. If more than FEW stages are unknown, they get no line of their own; `total_line` names them.
+
+    What most estimates are based on is said once, below them, if more than FEW are based on it.
+    """
     costs = list(costs)
     show_unknown = sum(cost.is_unknown for cost in costs) <= FEW
-    return [cost.line for cost in costs if show_unknown or not cost.is_unknown]
+    common, count = next(iter(Counter(cost.since for cost in costs if not cost.is_unknown).most_common(1)), ("", 0))
+    shown = [replace(cost, since="") if cost.since == common and count > FEW else cost for cost in costs]
+    below = [f"estimates without a note: {common}"] if count > FEW else []
+    return [cost.line for cost in shown if show_unknown or not cost.is_unknown] + below
 
 
 def total_line(costs: Iterable[Forecast]) -> str:

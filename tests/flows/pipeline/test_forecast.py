@@ -67,6 +67,14 @@ def test_times_and_disk_grow_with_the_data() -> None:
     assert lines([encode, other]) == [encode.line, other.line]
 
 
+def test_what_most_estimates_are_based_on_is_said_once() -> None:
+    alike = [Forecast(f"encode@{name}", 40.0, since="made 2023-11-14") for name in "abcd"]
+    other = Forecast("index@a", 7.0, since="made before")
+    shown = [*(f"encode@{name}: about 40.0 s" for name in "abcd"), "index@a: about 7.0 s (made before)"]
+    assert lines([*alike, other]) == [*shown, "estimates without a note: made 2023-11-14"]
+    assert lines([*alike[:3], other]) == [*(cost.line for cost in alike[:3]), other.line], "few"
+
+
 def test_many_stages_that_nothing_is_known_of_are_named_in_the_last_line_alone() -> None:
     known, many = Forecast("encode@a", 40.0, 512.0, 2**30, "made before"), [Forecast(f"train@{name}") for name in "abcd"]
     assert lines([known, *many]) == [known.line]
