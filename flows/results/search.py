@@ -71,7 +71,7 @@ def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> in
     if model is None:
         metrics = read_metrics()
         split = deciding_split(metrics)
-        note = "" if split == "dev" else " (the best on test: there are no dev queries)"
+        note = f" (the best on {split} that can be searched{'' if split == 'dev' else ': there are no dev queries'})"
         model = best_model(metrics, check_file().report.metric, sections, split=split, fused=True)
     parts = search_parts(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
     ranks = ["--depth", str(parts.depth), "--lexical-depth", str(parts.lexical_depth)] if parts.fusions else []

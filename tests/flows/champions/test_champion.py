@@ -143,7 +143,7 @@ def test_a_model_whose_run_is_not_committed_cannot_be_crowned_yet(tmp_path: Path
     (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry}")
     with pytest.raises(UserError, match=r"^a: found in dvc\.lock, but not in that of commit [0-9a-f]{12}; commit dvc\.lock, "):
         record_of(tmp_path, commit, "a")
-    with pytest.raises(UserError, match=r"has no encoder b, nor any other; commit dvc\.lock after retemper run$"):
+    with pytest.raises(UserError, match=r"has no encoder b, nor any other; commit dvc\.lock, params\.yaml, .* after retemper run$"):
         record_of(tmp_path, commit, "b")
 
 

@@ -278,7 +278,7 @@ def test_dvcs_refusals_are_one_line(project: Path, call: Call) -> None:
     assert "dvc.yaml" in refusal_of(call(project, "run"))
 
 
-def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(project)
     for model, value in (("bm25", 0.9), ("star", 0.8), ("init", 0.5)):
         (project / "data/metrics").mkdir(exist_ok=True)
@@ -293,6 +293,7 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(search.subprocess, "run", record_command)
     assert cli.main(["search", "--", "-k of what?"]) == 0
+    assert capsys.readouterr().err == "searching with star (the best on dev that can be searched)\n", "bm25 is better"
     assert commands[0][1:3] == ["-m", "tasks.search"]
     assert commands[0][3:7] == ["--model", "star", "data/encoders/star", "data/indexes/star"]
     assert dict(zip(commands[0][7:-1:2], commands[0][8:-1:2], strict=True)) == {
