@@ -7,7 +7,7 @@ under the next number.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -104,13 +104,11 @@ def _combine(first: Met, second: Met) -> Met:
 
 
 def have_diverged(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[str, str]) -> bool:
-    """Whether both sides have what the other lacks: commits on the branch, another tag of the same name, or champions (`_undone`)."""
+    """Whether both sides have what the other lacks: commits on the branch, or another tag of the same name."""
     if any(local_refs[name] != digest for name, digest in remote_refs.items() if name in local_refs and name != BRANCH):
         return True
     ours, theirs = local_refs.get(BRANCH), remote_refs.get(BRANCH)
-    if ours and theirs and not is_ancestor(project, ours, theirs) and not is_ancestor(project, theirs, ours):
-        return True
-    return bool(_undone(project, ours, remote_refs))
+    return bool(ours and theirs and not is_ancestor(project, ours, theirs) and not is_ancestor(project, theirs, ours))
 
 
 def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[str, str]) -> Met:
@@ -120,14 +118,13 @@ def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[st
     """
     refuse_other_projects(project, {digest for name, digest in remote_refs.items() if name.startswith(TAGS)} - set(local_refs.values()))
     champions = {f"{TAGS}{crowned.number}": crowned for crowned in champion.read_champions(project)}
-    undone = _undone(project, local_refs.get(BRANCH), remote_refs)
-    clash = undone or any(local_refs.get(name, digest) != digest for name, digest in remote_refs.items() if name.startswith(TAGS))
+    clash = any(local_refs[name] != digest for name, digest in remote_refs.items() if name in local_refs and name.startswith(TAGS))
     ours = [crowned for name, crowned in champions.items() if remote_refs.get(name) != local_refs[name]] if clash else []
-    lost = _superseded(ours, undone)
+    lost = _superseded(ours)
     latest = _latest(remote_refs)
     kept = [crowned.number for crowned in ours if crowned.number not in lost]
     new_numbers = {old: latest + place for place, old in enumerate(kept, 1)}
-    tip = _replayed(project, local_refs.get(BRANCH), remote_refs, lost=lost, new_numbers=new_numbers)
+    tip, undone = _replayed(project, local_refs.get(BRANCH), remote_refs, lost=lost, new_numbers=new_numbers)
     new_refs = {name: digest for name, digest in remote_refs.items() if name != BRANCH}
     # Tags of ours that the remote lacks are deleted, unless their number is reused.
     new_refs |= {f"{TAGS}{crowned.number}": "" for crowned in ours if f"{TAGS}{crowned.number}" not in remote_refs}
@@ -149,34 +146,13 @@ def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[st
             updates.append(f"update {name} {digest} {local_refs.get(name, ZERO)}" if digest else f"delete {name} {local_refs[name]}")
     if updates:
         move(project, updates)
-    models = undone | {crowned.number: crowned.model for crowned in ours if crowned.number in lost}
+    models = {crowned.number: crowned.model for crowned in ours if crowned.number in lost} | undone
     return Met(None, _describe_superseded(models, new_numbers=new_numbers, latest=latest), bool(models))
 
 
-def _undone(project: Path, ours: str | None, remote_refs: Mapping[str, str]) -> dict[int, str]:
-    """Our promotions from the first whose number the remote has given to another champion: the later ones build on it. Models, by number.
-
-    Our tags do not tell: `git fetch --tags --force`, which git advises, replaces them. `ours`: the branch here.
-    """
-    undone = dict[int, str]()
-    for outcome in history.read_outcomes(project, _only_ours(project, ours, remote_refs)):
-        if outcome.result == "promoted" and outcome.champion:
-            tag = remote_refs.get(f"{TAGS}{outcome.champion}")
-            other = history.read_outcome(project, tag) if tag else outcome
-            if undone or other is None or other.id != outcome.id:
-                undone[outcome.champion] = outcome.candidate or "unknown"
-    return undone
-
-
-def _only_ours(project: Path, ours: str | None, remote_refs: Mapping[str, str]) -> list[str]:
-    """The commits of the branch here, `ours`, that add a record and that the remote's lacks, oldest first."""
-    theirs = remote_refs.get(BRANCH)
-    return records(project, ours, *([f"^{theirs}"] if theirs else [])) if ours else []
-
-
-def _superseded(ours: Sequence[Champion], undone: Collection[int]) -> set[int]:
-    """Numbers of the promotions `undone`, of our champions that a retraining crowned, and of rollbacks that only undid one of these."""
-    lost = set(undone)
+def _superseded(ours: Sequence[Champion]) -> set[int]:
+    """Numbers of our champions that a retraining crowned, and of rollbacks that only undid one of these."""
+    lost: set[int] = set()
     for crowned in ours:
         if crowned.cause not in ("set", "rollback") or (crowned.cause == "rollback" and crowned.replaced in lost):
             lost.add(crowned.number)
@@ -185,27 +161,33 @@ def _superseded(ours: Sequence[Champion], undone: Collection[int]) -> set[int]:
 
 def _replayed(
     project: Path, ours: str | None, remote_refs: Mapping[str, str], *, lost: set[int], new_numbers: Mapping[int, int]
-) -> str | None:
+) -> tuple[str | None, dict[int, str]]:
     """The branch's new tip: each commit that only we have is made again on top of theirs. Its second parent keeps the former commit.
 
-    `lost`: numbers of our superseded champions; `new_numbers`: of the others, by the former number.
+    Also the model, by number, of each promotion of ours whose tag was replaced with theirs by `git fetch --tags --force`: it is superseded
+    like those of `lost`. `new_numbers`: of our other champions, by the former number.
     """
     theirs = remote_refs.get(BRANCH)
     if not ours or (theirs and is_ancestor(project, ours, theirs)):
-        return theirs
+        return theirs, {}
     if not (lost or new_numbers) and (not theirs or is_ancestor(project, theirs, ours)):
-        return ours
-    latest, tip = _latest(remote_refs) or None, theirs
-    for commit in _only_ours(project, ours, remote_refs):
+        return ours, {}
+    latest = _latest(remote_refs) or None
+    tip, undone = theirs, dict[int, str]()
+    span = [ours, *([f"^{theirs}"] if theirs else [])]
+    for commit in records(project, *span):
         outcome = _numbered_as_here(project, commit, new_numbers)
+        tag = remote_refs.get(f"{TAGS}{outcome.champion}") if outcome else None
         if outcome and outcome.result == "superseded":
             pass  # by a merge that was killed before it had moved all references
-        elif outcome and outcome.result == "promoted" and outcome.champion in lost:
+        elif outcome and outcome.result == "promoted" and (outcome.champion in lost or (tag and not is_ancestor(project, tag, commit))):
+            if outcome.champion and outcome.champion not in lost:
+                undone[outcome.champion] = outcome.candidate or "unknown"
             reason = (
                 f"{outcome.reason}; superseded: another machine had crowned champion/{latest} by then, so the next retraining decides again"
             )
             outcome = replace(outcome, result="superseded", reason=reason, champion=latest)
-        elif outcome and outcome.champion in lost:
+        elif outcome and outcome.champion in {*lost, *undone}:
             reason = f"{outcome.reason}; that champion/{outcome.champion} is superseded by another machine's champion/{latest}"
             outcome = replace(outcome, reason=reason, champion=None)  # so the next retraining does not take it for the same again
         elif outcome and (number := new_numbers.get(outcome.champion or 0)):
@@ -214,7 +196,7 @@ def _replayed(
         message = git("log", "-1", "--format=%B", commit, folder=project)
         parents = [word for parent in (tip, commit) if parent for word in ("-p", parent)]
         tip = git("commit-tree", content, *parents, text=message, folder=project, env=NOBODY)
-    return tip
+    return tip, undone
 
 
 def _numbered_as_here(project: Path, commit: str, new_numbers: Mapping[int, int]) -> history.Ended | None:
