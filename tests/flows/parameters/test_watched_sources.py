@@ -66,11 +66,13 @@ def test_a_source_that_changes_while_a_stage_reads_it_is_named(place: Any, tmp_p
 
 def test_a_hard_link_that_comes_or_goes_changes_no_source(place: Any, tmp_path: Path) -> None:
     """A rotating backup removes its oldest link while prepare reads. A file with links is looked at all the same."""
+    FILE.write_text(HEAD)
     place.write()
     backup = Path("backup")
     backup.hardlink_to(BEIR / "corpus.jsonl")
     record, kinds = watch(["dataset"])
     backup.unlink()
+    Path("list").hardlink_to(FILE)
     assert changes(record["files"], kinds) == []
     backup.hardlink_to(BEIR / "corpus.jsonl")
     rewrite_with_the_same_time(BEIR / "corpus.jsonl")
