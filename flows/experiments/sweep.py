@@ -194,7 +194,7 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, *,
         write_text(described, source.read_text(encoding="utf-8"))
     write_text(scratch, Path("params.yaml").read_text(encoding="utf-8"))
     try:
-        edit.apply(point.assignments, scratch, check)
+        edit.apply(point.assignments, scratch, check, by_user=True)
         describe(scratch, described)
         total, sections = hashlib.sha256(scratch.read_bytes()), read_yaml(scratch)
     except UserError as error:

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -24,29 +24,32 @@ PLAIN_IN_BLOCKS = re.compile("[:?]")  # in a word that needs no quotes, except w
 Place = tuple[Any, Any]  # a mapping or sequence, and the key at which a comment hangs
 
 
-def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any]], object]) -> str | None:
+def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any]], object], *, by_user: bool = False) -> str | None:
     """Apply all `assignments` to `path` at once; return its former text, or None if nothing changed and nothing was written.
 
     An assignment is `a.b=VALUE`, VALUE in YAML 1.2 (`1e-05` is a number, `[1, 2]` a list, `null` null); missing sections
     are created. `a.b=` removes the key. `check` sees the whole result first; if it raises UserError, `path` stays as it was.
+    `by_user`: these are a person's own --set, so one without an effect is refused.
     """
     if not assignments:
         return None
     before = read_text(path)
-    after = apply_to_text(before, assignments, check)
+    after = apply_to_text(before, assignments, check, by_user=by_user)
     if after is None:
         return None
     write_text(path, after)
     return before
 
 
-def apply_to_text(before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object]) -> str | None:
+def apply_to_text(
+    before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object], *, by_user: bool = False
+) -> str | None:
     """`apply` on the text of a file; return its new text, or None if nothing changes."""
     document = load(before.replace("\r\n", "\n"))
     changes = [_assign(document, assignment) for assignment in assignments]
     if not any(changes):
         return None
-    for assignment in compress(assignments, changes):
+    for assignment in compress(assignments, changes) if by_user else ():
         _refuse_ignored_epochs(document, assignment)
     text = dump(document)
     check(parse_yaml(text) or {})
@@ -173,8 +176,8 @@ def _refuse_ignored_epochs(document: CommentedMap, assignment: str) -> None:
     if last == "epochs" and written:
         entry: Any = document
         for name in above:
-            entry = entry[name]
-        if (steps := entry.get("steps")) is not None:
+            entry = entry.get(name) if isinstance(entry, Mapping) else None  # a later assignment may have removed it
+        if isinstance(entry, Mapping) and (steps := entry.get("steps")) is not None:
             place = ".".join(above)
             raise UserError(f"--set {assignment}: has no effect, because {place}.steps is {steps}; remove that: --set {place}.steps=")
 

@@ -168,7 +168,7 @@ def _planned(assignments: Sequence[str], recipe: str | None) -> tuple[str, str, 
     """The text of params.yaml before and after an edit, checked, and the record of the recipe that is then in place."""
     before, record = edit.read_text(PARAMS), _last(MEMORY)
     after, record = apply_to_text(before, recipe, FOLDER, last=record) if recipe is not None else (before, record)
-    text = edit.apply_to_text(after, assignments, check) if assignments else None
+    text = edit.apply_to_text(after, assignments, check, by_user=True) if assignments else None
     if text is None and recipe is not None:
         check(parse_yaml(after) or {})
     return before, after if text is None else text, record

@@ -66,7 +66,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
         raise UserError(f"--documents {documents}: expected at least {LEAST}, for {LEAST // SHARES['dev']} dev queries")
     refuse_data_edits(sets)
     text = edit.read_text(PARAMS)
-    sections = dict[str, Any](parse_yaml(edit.apply_to_text(text, sets, check) or text))
+    sections = dict[str, Any](parse_yaml(edit.apply_to_text(text, sets, check, by_user=True) or text))
     parameters = check(sections)
     chosen = systems(sections, name)
     try:

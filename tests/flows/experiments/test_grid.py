@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.experiments.grid import Point, read_points
+from flows.experiments.sweep import inputs
 from tasks.core.errors import UserError
 
 
@@ -79,3 +80,10 @@ def test_git_takes_the_name_of_every_point(tmp_path: Path) -> None:
     assert [point.name for point in result][:2] == ["source_models_a", "source_models_b"]
     for point in result:
         subprocess.run(["git", "check-ref-format", f"refs/exps/ab/{point.name}-012345"], check=True)
+
+
+def test_epochs_of_a_point_are_refused_where_steps_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("rounds: {star: {steps: 4}}\n")
+    with pytest.raises(UserError, match=r"^point x: --set rounds\.star\.epochs=2: has no effect, because rounds\.star\.steps is 4; "):
+        inputs(Point("x", ("rounds.star.epochs=2",)), lambda _: None)

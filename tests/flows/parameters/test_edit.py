@@ -272,18 +272,26 @@ def test_what_dvc_needs_in_quotes_is_quoted(file: Path, assignment: str, line: s
     assert YAML(typ="safe").load(file.read_text()) == load(file)  # libyaml, which DVC reads with
 
 
-def test_epochs_are_refused_where_steps_decide(file: Path) -> None:
+def test_epochs_of_a_user_are_refused_where_steps_decide(file: Path) -> None:
     """Otherwise the training is repeated, to no effect. Steps may be set beside epochs, since they decide."""
-    apply(["rounds.star.epochs=1"], file, accept)
-    apply(["rounds.star.steps=4"], file, accept)
+    apply(["rounds.star.epochs=1"], file, accept, by_user=True)
+    apply(["rounds.star.steps=4"], file, accept, by_user=True)
     for assignments in (["rounds.star.epochs=2"], ["rounds.star.steps=8", "rounds.star.epochs=2"]):
         before = file.read_text()
         with pytest.raises(UserError) as refusal:
-            apply(assignments, file, accept)
+            apply(assignments, file, accept, by_user=True)
         assert file.read_text() == before
     assert str(refusal.value) == (
         "--set rounds.star.epochs=2: has no effect, because rounds.star.steps is 8; remove that: --set rounds.star.steps="
     )
-    apply(["rounds.star.epochs=1"], file, accept)  # as it is
-    apply(["rounds.star.epochs=2", "rounds.star.steps="], file, accept)
+    apply(["rounds.star.epochs=1"], file, accept, by_user=True)  # as it is
+    apply(["rounds.star.epochs=2", "rounds.star.steps="], file, accept, by_user=True)
     assert load(file)["rounds"]["star"] == {"init": "warmup", "lr": 5e-5, "epochs": 2}
+    apply(["rounds.star.epochs=3", "rounds.star.steps=8"], file, accept)
+    assert load(file)["rounds"]["star"]["epochs"] == 3, "a command's own edits are its own affair"
+
+
+@pytest.mark.parametrize("removal", ["rounds.star=", "rounds.star=null", "rounds={warmup: {lr: 1}}", "rounds=null"])
+def test_epochs_of_an_entry_that_a_later_assignment_removes(file: Path, removal: str) -> None:
+    apply(["rounds.star.epochs=2", removal], file, accept, by_user=True)
+    assert not ((load(file)["rounds"] or {}).get("star"))

@@ -111,9 +111,10 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
         ("none", [], "found no recipe applied to"),
         ("zero_shot", ["report.metric=P@7"], r"report\.metric: found 'P@7'"),
         ("unfit", [], "rescore.x.round"),
+        (None, ["rounds.star.steps=4", "rounds.star.epochs=2"], "has no effect, because rounds.star.steps is 4"),
     ],
 )
-def test_an_invalid_recipe_changes_nothing(project: Path, name: str, settings: list[str], message: str) -> None:
+def test_an_invalid_recipe_or_setting_changes_nothing(project: Path, name: str | None, settings: list[str], message: str) -> None:
     Path("docs/recipes/unfit.yaml").write_text("rescore: {x: {run: bm25, round: nobody, encoder: star}}\n")
     before = project.read_bytes()
     with pytest.raises(UserError, match=message), recipes.apply_edits(settings, name, lasting=True):

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from flows.evaluating.evaluate import Plan
+from flows.parameters import edit
+from flows.parameters.checks import check
 from flows.pipeline.run import StagesFailed
 from flows.previewing import preview as module
 from flows.previewing.preview import preview, systems
 from flows.previewing.sample import Part, Sample
 from flows.process.problems import RunFailed
 from tasks.core.errors import Problem, UserError
+from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.params.sections import read_yaml
 
 INIT = {"init": "base", "negatives": "none", "steps": 0}
@@ -66,6 +69,7 @@ def test_without_a_round_that_can_be_trained_there_is_the_encoder_alone() -> Non
         ({"sets": ["prepare.leaks=drop"]}, "set this first: retemper run prepare --set prepare.leaks=drop"),
         ({"sets": ["queries=pseudo"]}, "set this first: retemper run prepare --set queries=pseudo"),
         ({"sets": ["rounds.warmup.lrr=1"]}, "rounds.warmup.lrr: unknown key"),
+        ({"sets": ["rounds.warmup.steps=6", "rounds.warmup.epochs=2"]}, "has no effect, because rounds.warmup.steps is 6"),
     ],
 )
 def test_mistakes_are_refused_before_anything_runs(arguments: dict[str, Any], message: str, small: Any, monkeypatch: Any) -> None:
@@ -114,6 +118,18 @@ def test_a_preview_measures_on_dev_of_the_sample(run_preview: Any, small: Any, c
     assert f"warmup: {-(-train // 16)} step" in out and "Holm over 3 pairs" in out and "next: retemper run --dry-run" in out
     assert "favors BM25" not in out
     assert (project / "params.yaml").read_bytes() == before, "the setting was for the preview alone"
+
+
+@pytest.mark.parametrize(
+    "sets", [["rounds.warmup.epochs=2"], ["rounds.star.epochs=2"], ["pretrain.costa.steps=", "pretrain.costa.epochs=2"]]
+)
+def test_epochs_may_be_set_though_a_preview_sets_steps_and_drops_rounds(sets: list[str], checkout: Path, tmp_path: Path) -> None:
+    text, path = (checkout / "params.yaml").read_text(), tmp_path / "params.yaml"
+    sections = parse_yaml(edit.apply_to_text(text, sets, check, by_user=True) or "")
+    choice = systems(sections, "warmup")
+    path.write_text(text)
+    edit.apply([*sets, *module.edits(sections, choice, steps=31)], path, lambda _: None)  # as the run in the second tree does
+    assert read_yaml(path)["rounds"]["warmup"]["steps"] == 31 and read_yaml(path)["rounds"].keys() == choice.rounds.keys()
 
 
 def test_without_train_queries_the_encoders_are_measured(run_preview: Any, small: Any, capsys: Any) -> None:
