@@ -174,11 +174,6 @@ def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return tracked("params.yaml", entry) | tracked(FROZEN, entry)
 
 
-def effective(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage's parameters without epochs where steps decide (docs/parameters.md), for people to read."""
-    return {key: value for key, value in section.items() if key != "epochs" or section.get("steps") is None}
-
-
 def tracked(file: Path | str, *entries: Mapping[str, Any]) -> dict[str, Any]:
     """The values that these entries tracked in a parameter file, by key; where two differ, the last one."""
     return {key: value for entry in entries for key, value in ((entry.get("params") or {}).get(str(file)) or {}).items()}

@@ -14,13 +14,14 @@ from typing import Any
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.repository.lock import Lock, effective, parameters, read_blob
+from flows.repository.lock import Lock, parameters, read_blob
 from flows.storage import makings
 from flows.storage.cache import cache_of
 from flows.team.lineage import ancestors, sources_of
 from tasks.core.errors import UserError, escaped
 from tasks.core.files import write_text
 from tasks.core.models.export import Export, read_record
+from tasks.core.params.effective import effective
 from tasks.core.plurals import counted
 
 CARD = "README.md"

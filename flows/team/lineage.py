@@ -16,7 +16,6 @@ from flows.repository.lock import (
     commit_of,
     corpus_of,
     current_lock,
-    effective,
     is_committed,
     lock_of,
     out_digests,
@@ -32,6 +31,7 @@ from flows.team.code import Code
 from tasks.core.charts.page import head
 from tasks.core.errors import UserError, printable
 from tasks.core.files import write_text
+from tasks.core.params.effective import effective
 from tasks.core.plurals import counted
 from tasks.core.stage.code import PACKAGE
 from tasks.core.stage.frozen import CODE

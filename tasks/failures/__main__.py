@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.files import new_folder, read_json, write_json
+from tasks.core.metrics.lexical import DERIVED
 from tasks.core.metrics.qrels import load_qrels, relevant_documents
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.params.sections import load, read_parameters
@@ -26,8 +27,6 @@ from tasks.failures.queries import Words, dimensions
 from tasks.failures.suspects import suspects, write_suspects
 from tasks.failures.systems import Values, load_values, opponents, read_means
 from tasks.failures.worst import RELEVANT, FirstResults, describe, losers
-
-MADE = ("fuse", "rerank", "rescore")  # sections of systems made from the runs of others
 
 
 def worst_entries(
@@ -78,7 +77,7 @@ def main() -> None:
     model, against = opponents(means, metric, params, sections, made=pseudo.get("dev") == "pseudo")
     names = [name for name in (model, against) if name]
     words, documents = Words(args.index), args.corpus / "documents.parquet"
-    derived = {name for section in MADE for name in sections.get(section) or {}}
+    derived = {name for section in DERIVED for name in sections.get(section) or {}}
     header = {"metric": metric, "model": model, "against": against, "alpha": params.alpha}
     groups: dict[str, list[dict[str, Any]]] = {}
     worst: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.lexical import without_bm25
 from tasks.core.metrics.measures import cutoff, may_use_whole_run, value_schema
 from tasks.core.metrics.selection import SYSTEMS, best_system
+from tasks.core.params.effective import effective
 from tasks.core.retrieval.fusion import DEPTH as FUSED_DEPTH
 from tasks.core.tables.parquet import read_table
 
@@ -100,8 +101,8 @@ def recipe(name: str, sections: Mapping[str, Any]) -> str:
     entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
     values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
     words = {"init": "from"} if name != "bm25" else {}
-    settings = _effective(values or {})
-    pretrained = _effective((sections.get("pretrain") or {}).get(settings.get("init")) or {})
+    settings = effective(values or {})
+    pretrained = effective((sections.get("pretrain") or {}).get(settings.get("init")) or {})
     common = shared_settings(sections) if name in (sections.get("rounds") or {}) else {}
 
     def as_text(entry: Mapping[str, Any]) -> str:
@@ -113,7 +114,7 @@ def recipe(name: str, sections: Mapping[str, Any]) -> str:
 
 def shared_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all trained rounds share, except init and negatives; empty with fewer than four such rounds."""
-    trained = [_effective(entry) for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
+    trained = [effective(entry) for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
     if len(trained) < 4:
         return {}
     first = {key: value for key, value in trained[0].items() if key not in ("init", "negatives")}
@@ -123,10 +124,6 @@ def shared_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 def shared_settings_text(sections: Mapping[str, Any]) -> str:
     """`shared_settings` as text: `batch_queries 32, lr 5e-05`."""
     return ", ".join(f"{key} {_plain(value)}" for key, value in shared_settings(sections).items())
-
-
-def _effective(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {key: value for key, value in entry.items() if key != "epochs" or entry.get("steps") is None}
 
 
 def _plain(value: object) -> str:

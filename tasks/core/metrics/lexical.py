@@ -6,7 +6,7 @@ Apart from tasks.core.metrics.selection, since query towers are trained again if
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-MADE = ("fuse", "rerank", "rescore")  # sections whose systems are made from the lists of others
+DERIVED = ("fuse", "rerank", "rescore")  # sections whose systems are made from the lists of others
 LISTS = ("run", "first", "second")  # their fields that name these
 
 
@@ -18,5 +18,5 @@ def without_bm25(names: Iterable[str], sections: Mapping[str, Any]) -> list[str]
 
 def _uses_bm25(name: str, sections: Mapping[str, Any]) -> bool:
     """There are no cycles: the check of params.yaml refuses them."""
-    entries = [named[name] for section in MADE if name in (named := sections.get(section) or {})]
+    entries = [named[name] for section in DERIVED if name in (named := sections.get(section) or {})]
     return name == "bm25" or any(_uses_bm25(entry[key], sections) for entry in entries for key in LISTS if key in entry)
