@@ -26,15 +26,18 @@ def spec_of(place: str) -> str:
         kinds = [
             kind for kind, names in MARKS.items() if any((folder / name).exists() or (folder / f"{name}.zst").exists() for name in names)
         ]
-        if not kinds and (text := min((path for path in folder.iterdir() if path.suffix in LOOSE), default=None)):
+        seen = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        texts = [path.name for path in seen if path.suffix in LOOSE]
+        if not kinds and texts and len(texts) == len(seen):
             raise UserError(
-                f"{place}: found text files ({text.name}), which are not read, expected corpus.jsonl; write one with a line "
+                f"{place}: found text files ({texts[0]}), which are not read, expected corpus.jsonl; write one with a line "
                 '{"_id": NAME, "text": TEXT} for each; see docs/data.md'
             )
         if not kinds:
             raise UserError(
                 f"{place}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
                 "or name a single file of questions and answers; see docs/data.md"
+                f"{f', also for text files such as {texts[0]}' if texts else ''}"
             )
         return f"{kinds[0]}:{place}"
     if local_path(file_and_columns(place)[0]).is_file():

@@ -38,5 +38,18 @@ def test_a_place_that_says_nothing_is_one_line(tmp_path: Path) -> None:
         UserError, match=r"found text files \(b\.md\), which are not read, expected corpus\.jsonl; write one with a line \{"
     ):
         spec_of(str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(UserError, match=r"found text files \(b\.md\)"):
+        spec_of(str(tmp_path))
     with pytest.raises(UserError, match=r"kb: no such folder or file, expected one, or demo \| beir:PATH \| .*; relative paths start at "):
         spec_of("kb")
+
+
+@pytest.mark.parametrize(("text", "data"), [("README.md", "documents.json"), ("LICENSE.txt", "scifact/corpus.jsonl")])
+def test_a_text_beside_data_hides_no_form_of_data(tmp_path: Path, text: str, data: str) -> None:
+    """An archive has them. The texts alone would make a data set of one README."""
+    for name in (text, data):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    with pytest.raises(UserError, match=rf"found no corpus\.jsonl \(BEIR\), .* see docs/data\.md, also for text files such as {text}$"):
+        spec_of(str(tmp_path))
