@@ -130,6 +130,8 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     try:
         commit = commit_of(revision if colon else name)
     except UserError:
+        if colon:
+            raise UserError(f"compare {name}: found neither a file nor revision {revision!r} in git, expected one; try git fetch") from None
         known = _models(workspace_lock)
         expected = expected_names(name, known) if known else "no model of this working tree is measured yet"
         raise UserError(

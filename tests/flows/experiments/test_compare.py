@@ -321,6 +321,7 @@ def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixtu
             r"compare nothing: found neither a file, a model of this working tree, nor a revision of git .*; expected one of star$",
         ),
         (["star", "HEAD:moon"], r"compare HEAD:moon: found no model 'moon' there, expected one of star"),
+        (["star", "HAED:star"], r"compare HAED:star: found neither a file nor revision 'HAED' in git, expected one; try git fetch$"),
         (["star", "HEAD:stra"], r"compare HEAD:stra: found no model 'stra' there, did you mean star$"),
         (
             ["star", "empty"],
