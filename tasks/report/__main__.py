@@ -76,6 +76,8 @@ def read_contents(arguments: Namespace) -> Contents:
     duel = opponents(fair[split], chosen, params.baselines, params.metric, split=split, sections=sections)
     # errors are studied on dev, not on test
     example_split = chosen_on if duel and all(chosen_on in system.values for system in duel) else split
+    fair_there = {system.name for system in fair[example_split]}
+    shown = duel if duel and all(system.name in fair_there for system in duel) else None  # not with BM25 on made dev queries
     trained = order_names({path.name for path in arguments.curves.glob("*")}, sections)
     return Contents(
         dataset=str((sections.get("dataset") or {}).get("source", "")),
@@ -105,8 +107,8 @@ def read_contents(arguments: Namespace) -> Contents:
         },
         fusions={name: read_json(path) for name in sections.get("fuse") or {} if (path := arguments.runs / name / "fusion.json").exists()},
         weaknesses=load_weaknesses(arguments.failures),
-        examples=load_examples(*duel, example_split, params.seed, arguments.runs, arguments.corpus, least_grade(example_split, sections))
-        if duel
+        examples=load_examples(*shown, example_split, params.seed, arguments.runs, arguments.corpus, least_grade(example_split, sections))
+        if shown
         else None,
     )
 

@@ -32,6 +32,7 @@ def test_no_headline_test_or_letter_compares_with_bm25(
     assert note in printed and f"{note}." in page
     assert "*: best AP on dev without BM25\n" in printed
     assert "<b>alpha</b> is the best of 2 systems without BM25 on dev" in page
+    assert 'id="examples"' in page
     rows = {line.split()[0 if line[0] == " " else 1]: line for line in printed.splitlines()[4:8]}
     assert "bm25" in rows["bm25"][:8] and rows["bm25"].startswith(" "), "no letter"
 
@@ -39,8 +40,9 @@ def test_no_headline_test_or_letter_compares_with_bm25(
 def test_on_people_s_test_queries_bm25_is_compared(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, level in (("bm25", 0.9), ("init", 0.2), ("alpha", 0.6)):
         make_system(made, name, level, ("dev", "test"))
-    run_report(monkeypatch)
+    page = run_report(monkeypatch)
     significance = json.loads(Path("report/significance.json").read_text())
     assert significance["best"] == {"system": "alpha", "chosen_on": "dev"}
     pairs = {split: [(pair["system"], pair["baseline"]) for pair in pairs] for split, pairs in significance["splits"].items()}
+    assert 'id="examples"' not in page, "of the headline's pair, which has bm25"
     assert pairs == {"test": [("init", "bm25"), ("alpha", "bm25"), ("alpha", "init")], "dev": [("alpha", "init")]}
