@@ -9,9 +9,13 @@ from tasks.core.params.sections import Params
 class Failures(Params):
     """Where the best system fails: its difference by groups of queries, its worst queries, and documents that nobody judged."""
 
-    model: str | None = Field(None, description="the system studied; null: the best on dev")
+    model: str | None = Field(
+        None, description="the system studied; null: the best on dev, without systems that use BM25 if dev is made from documents"
+    )
     against: str | None = Field(
-        None, description="the system it is compared with; null: bm25, or the best other system if bm25 is the model or has no results"
+        None,
+        description="the system it is compared with; null: bm25, or the best other system if bm25 is the model, has no results, "
+        "or is left out",
     )
     alpha: float = Field(
         0.05, ge=1e-6, lt=1, description="level of the intervals, and of the paired t-tests, Holm-corrected over all groups"

@@ -1,5 +1,8 @@
 """Model selection: the one rule for "the best system on dev", used by the report, search, retraining, and sweep tables.
 
+On dev queries that are made from documents, the report and stage failures first leave out systems that use BM25
+(tasks.core.metrics.lexical); the others do not.
+
 The highest mean wins. On a tie, the simpler system wins: fewer towers to serve, then made from fewer entries of params.yaml (so it is
 earlier in the graph), then listed earlier in params.yaml.
 """
