@@ -37,7 +37,8 @@ class Inbox:
     def __init__(self, folder: Path = FOLDER, sections: Mapping[str, Any] | None = None) -> None:
         rule = intake()
         sections = read_yaml(Path("params.yaml")) if sections is None else sections
-        self._folder, self._memory, self._needs_qrels = folder, Memory(), sections.get("queries") != "pseudo"
+        self._folder, self._found = folder, set[Path]()  # the merged folders that `find` has returned
+        self._memory, self._needs_qrels = Memory(), sections.get("queries") != "pseudo"
         self._source = absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
         mergeable = rule.inbox is not None and rule.mode == "append" and parse_dataset(self._source).kind in inspection.READABLE
         self.batches = {path.name: path for path in inbox.batches_to_merge(rule, self._source, Path.cwd())} if mergeable else {}
@@ -67,10 +68,12 @@ class Inbox:
                 raise
             except (UserError, OSError):  # a batch that came later may be malformed, or still be written
                 pass
+            place = self._place(names[:count])
             if data and data.entry["digest"] == entry["digest"]:
+                self._found.add(place)
                 return data
-            if count:
-                shutil.rmtree(self._place(names[:count]), ignore_errors=True)
+            if count and place not in self._found:
+                shutil.rmtree(place, ignore_errors=True)
         spec = absolute(str(entry["source"]), Path.cwd())
         try:
             found = self._describe(spec)["digest"] == entry["digest"]

@@ -80,3 +80,19 @@ def test_data_from_before_a_malformed_batch_are_found(tmp_path: Path, monkeypatc
         assert (data.batches, data.available) == (names, True)
     assert not Inbox().find(entries[2]).available, "its batch is not what it was"
     assert not any(Path(".retemper/why/data").iterdir()), "what could not be merged, and what was not wanted, is removed"
+
+
+def test_data_that_were_found_stay_while_others_are_sought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of `retemper why` may have to prepare the older side's data after the newer side's were not found."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("queries: pseudo\ndataset: {source: 'beir:base'}\n")
+    Path("retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    for folder in ("base", "inbox/1", "inbox/2"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "corpus.jsonl").write_text(f'{{"_id": "{folder}", "text": "{folder}"}}\n')
+    old_entry, new_entry = (Inbox().merge(names).entry for names in (["1"], ["1", "2"]))
+    Path("inbox/2/corpus.jsonl").write_text('{"_id": "inbox/2", "text": "corrected since"}\n')
+    inbox = Inbox()
+    old, new = inbox.find(old_entry), inbox.find(new_entry)
+    assert (old.batches, old.available, new.available) == (("1",), True, False)
+    assert "inbox/1" in Path(old.spec.removeprefix("beir:"), "corpus.jsonl").read_text()
