@@ -46,7 +46,7 @@ class Batch:
     def line(self) -> str:
         """One line for a log."""
         if self.state == "quarantined":
-            loss = f", so the data set now lacks {self.had} that it had" if self.had else ""
+            loss = f", so the data set, which had it ({self.had}), is now without it" if self.had else ""
             return f"batch {self.name}: quarantined{loss}: {self.reason}"
         return f"batch {self.name}: {self.state}{f', {self.figures}' if self.state == 'accepted' else ''}"
 

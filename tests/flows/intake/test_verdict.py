@@ -9,7 +9,7 @@ from flows.intake.inbox import Selection, take_in
 from flows.intake.settings import Gate, Intake
 
 RULE = Intake(inbox="inbox", gate=Gate(shift=None, duplicates=None))
-LOSS = "batch 1: quarantined, so the data set now lacks 1 document, 1 query, 1 judgment that it had: 1 malformed line: "
+LOSS = "batch 1: quarantined, so the data set, which had it (1 document, 1 query, 1 judgment), is now without it: 1 malformed line: "
 
 
 @pytest.fixture
