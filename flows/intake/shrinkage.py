@@ -29,13 +29,13 @@ def refuse(project: Path, now: Champion, max_loss: float, *, kept_out: Sequence[
     except Lost as error:
         warn(f"cannot check whether the data set has lost records since champion/{now.number}: {error}")
         return
-    lost = f"fix batch {', '.join(kept_out)}, kept out now (see retemper intake)" if kept_out else "put back what is missing"
+    batches = f" (kept out now: batch {', '.join(kept_out)}; see retemper intake)" if kept_out else ""
     for kind, count in _counts(read_json(STATS)):
         former = counts.get(kind, 0)
         if former - count > max_loss * former:
             raise UserError(
                 f"data set: found {count:,} {kind}, champion/{now.number} had {former:,}; expected at least {100 - 100 * max_loss:g}% of "
-                f"them (intake.shrink of {FILE}); {lost}, or raise intake.shrink (null: any loss)"
+                f"them (intake.shrink of {FILE}); put back what is missing{batches}, or raise intake.shrink (null: any loss)"
             )
 
 
