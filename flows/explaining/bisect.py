@@ -199,7 +199,7 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
     names = list(inbox.batches)
     if not names and inbox.kept_out:
         raise UserError(
-            f"{FILE}: intake.inbox: found no batches to search; all are kept out: {', '.join(inbox.kept_out)}; retemper intake says why"
+            f"{FILE}: intake.inbox: found no batches to search; kept out: {', '.join(inbox.kept_out)}; retemper intake says why"
         )
     if not names:
         raise UserError(
