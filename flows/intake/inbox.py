@@ -61,15 +61,15 @@ def take_in(
         None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, doing=doing, processes=processes or Processes())
     )
     found, missing = (inbox.batches(), inbox.missing()) if inbox else ([], ())
-    paths = [path for path in found if inbox and not inbox.is_being_written(path)]
+    names, paths = {path.name for path in found}, [path for path in found if inbox and not inbox.is_being_written(path)]
     if inbox:
-        inbox.refuse_unfinished({path.name for path in found} - {path.name for path in paths})
+        inbox.refuse_unfinished(names - {path.name for path in paths})
         inbox.refuse_emptied()
     if not inbox or not paths:
         if inbox:
             inbox.refuse_return([])
         if lasting:
-            write_json(INTAKE, [])
+            write_json(INTAKE, inbox.lost(names) if inbox else [])
         return Selection(spec, missing=missing)
     if intake.mode == "append":
         inbox.refuse_unmergeable()
@@ -101,7 +101,7 @@ def take_in(
     if lasting:
         for batch in to_save:
             save(project, batch)
-        write_json(INTAKE, [batch.record for batch in batches])
+        write_json(INTAKE, [*(batch.record for batch in batches), *inbox.lost(names - {batch.name for batch in batches})])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else inbox.spec_of(good[-1])
     return Selection(spec, tuple(batches), bad, missing)

@@ -150,6 +150,11 @@ class Inbox:
         """By batch, what the data set would lose without it: see `flows.intake.verdict.had`."""
         return {record["name"]: had(record) for record in self._last_records()} if self.intake.mode == "append" else {}
 
+    def lost(self, names: Collection[str]) -> list[Mapping[str, Any]]:
+        """Records of the batches `names` that the last merge lacked and an earlier one had. A run that does not read them keeps these."""
+        records = [record for record in self._last_records() if record["name"] in names]
+        return [record for record in records if record["state"] == "quarantined" and record.get("had")]
+
     def _last_records(self) -> Sequence[Mapping[str, Any]]:
         """Those of the batches of the last merge here; if this machine has had none, of the last retraining that the branch records."""
         if INTAKE.exists():

@@ -1,6 +1,7 @@
 """What is said of a batch that the data set had, and that is kept out now."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,22 @@ def test_a_batch_that_was_in_and_is_spoiled_is_not_told_of_as_a_new_one(batch: P
     assert take().batches[0].line == bad.line, "the run before may have failed"
     corpus.write_text(good)
     assert take().batches[0].line == "batch 1: accepted, 1 document (1 new), 1 query, 1 train judgment"
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_what_a_batch_had_is_known_after_a_run_while_it_is_being_fixed(batch: Path, *, others: bool) -> None:
+    """Its next mistake would be that of a new batch. One that was removed meanwhile is a new batch."""
+    if not others:
+        shutil.rmtree("inbox/2")
+    take()
+    corpus = batch / "corpus.jsonl"
+    corpus.write_text('{"_id": \n')
+    assert take().bad[0].line.startswith(LOSS)
+    for removed in (False, True):
+        shutil.rmtree(batch)
+        if not removed:
+            batch.mkdir()
+        assert [one.name for one in take().batches] == ["2"] * others, "it is being written, or gone"
+        batch.mkdir(exist_ok=True)
+        corpus.write_text('[]\n')
+        assert take(lasting=False).batches[0].line.startswith(LOSS) != removed
