@@ -62,5 +62,5 @@ def test_what_a_batch_had_is_known_after_a_run_while_it_is_being_fixed(batch: Pa
             batch.mkdir()
         assert [one.name for one in take().batches] == ["2"] * others, "it is being written, or gone"
         batch.mkdir(exist_ok=True)
-        corpus.write_text('[]\n')
+        corpus.write_text("[]\n")
         assert take(lasting=False).batches[0].line.startswith(LOSS) != removed
