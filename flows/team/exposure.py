@@ -157,24 +157,29 @@ def trainings(locks: Mapping[str, Lock]) -> list[Training]:
 
 def place_inputs(training: Training, objects: Path, folder: Path) -> str:
     """Link a training's inputs with records into `folder`, under the paths of its command; return a problem, or an empty string."""
-    wanted = inputs(training).values()
-    for dep in training.entry.get("deps") or []:
-        path, digest = str(dep["path"]), str(dep.get("md5", ""))
-        if any(path == wanted_path or path.startswith(f"{wanted_path}/") for wanted_path in wanted):
-            files = contents(path, digest, training.lock, objects=objects)
-            if files is None:
-                return f"{path} has been made again since, or is not in the cache; fetch it: {fetching(training)}"
-            if lost := _link(files, objects, folder / path):
-                return f"{lost} is not in the cache; fetch it: {fetching(training)}"
-    missing = (path for path in counts(training).values() if _is_missing(training.lock, path, objects))
-    return next((f"{path} is not in the cache; fetch it: {fetching(training)}" for path in missing), "")
+    for path, digest in _input_deps(training).items():
+        files = contents(path, digest, training.lock, objects=objects)
+        if files is None:
+            made_again = f"{path} has been made again since (check out an earlier dvc.lock)"
+            return f"{made_again}, or is not in the cache; fetch it: {fetching(training, objects)}"
+        if lost := _link(files, objects, folder / path):
+            return f"{lost} is not in the cache; fetch it: {fetching(training, objects)}"
+    return next((f"{path} is not in the cache; fetch it: {fetching(training, objects)}" for path in _missing_counts(training, objects)), "")
 
 
-def fetching(training: Training) -> str:
-    """The command that fetches a training's inputs: without options, DVC takes only those of the working tree's dvc.lock."""
+def fetching(training: Training, objects: Path) -> str:
+    """The command that fetches a training's inputs, and no more: without options, DVC takes only those of the working tree's dvc.lock."""
+    paths = shlex.join([*_input_deps(training), *_missing_counts(training, objects)])
     if HERE in training.seen:
-        return "dvc fetch, or retemper run"
-    return f"dvc fetch {'--all-tags' if any(where.startswith('champion/') for where in training.seen) else '--all-commits'}"
+        return f"dvc fetch {paths}, or retemper run"
+    return f"dvc fetch {'--all-tags' if any(where.startswith('champion/') for where in training.seen) else '--all-commits'} {paths}"
+
+
+def _input_deps(training: Training) -> dict[str, str]:
+    """Digests of the dependencies that are a training's inputs with records, by path."""
+    wanted = inputs(training).values()
+    deps = {str(dep["path"]): str(dep.get("md5", "")) for dep in training.entry.get("deps") or []}
+    return {path: digest for path, digest in deps.items() if any(f"{path}/".startswith(f"{one}/") for one in wanted)}
 
 
 def counts(training: Training) -> dict[str, str]:
@@ -184,6 +189,10 @@ def counts(training: Training) -> dict[str, str]:
     params, start = own_parameters(training) or {}, arguments(training.entry).get("init-state")
     paths = {"behind": f"{start}/state.json"} if start and params.get("optimizer_from") == "continue" else {}
     return paths | ({"taken": f"data/curves/{training.name}/round.json"} if params.get("validate_every") else {})
+
+
+def _missing_counts(training: Training, objects: Path) -> list[str]:
+    return [path for path in counts(training).values() if _is_missing(training.lock, path, objects)]
 
 
 def _is_missing(lock: Lock, path: str, objects: Path) -> bool:

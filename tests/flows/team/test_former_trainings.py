@@ -46,17 +46,19 @@ def test_a_training_with_former_parameters_is_unknown_and_the_others_are_not(tmp
 @pytest.mark.parametrize(
     ("seen", "command"),
     [
-        (("working tree", "champion/1"), "dvc fetch, or retemper run"),
-        (("champion/1", "champion/2"), "dvc fetch --all-tags"),
-        (("3f2a91c",), "dvc fetch --all-commits"),
+        (("working tree", "champion/1"), "dvc fetch data/tokens data/negatives/star, or retemper run"),
+        (("champion/1", "champion/2"), "dvc fetch --all-tags data/tokens data/negatives/star"),
+        (("3f2a91c",), "dvc fetch --all-commits data/tokens data/negatives/star"),
     ],
 )
 def test_data_of_another_dvc_lock_are_fetched_by_a_command_that_fetches_them(seen: tuple[str, ...], command: str, tmp_path: Path) -> None:
-    """`dvc fetch` takes those of the working tree alone, so a colleague was sent round in circles."""
+    """`dvc fetch` takes those of the working tree alone, so a colleague was sent round in circles. Without paths, it takes all outs."""
     lock: Any = lock_with({"steps": 3})
-    lock["train@star"] |= {"cmd": "train --tokens data/tokens", "deps": [{"path": "data/tokens", "md5": "0a.dir"}]}
+    deps = [{"path": path, "md5": "0a.dir"} for path in ("data/tokens", "data/encoders/init", "data/negatives/star")]
+    lock["train@star"] |= {"cmd": "train --tokens data/tokens --negatives data/negatives/star --init data/encoders/init", "deps": deps}
     problem = exposure.place_inputs(exposure.Training("train", "star", lock, seen), tmp_path, tmp_path / "root")
-    assert problem == f"data/tokens has been made again since, or is not in the cache; fetch it: {command}"
+    made_again = "data/tokens has been made again since (check out an earlier dvc.lock)"
+    assert problem == f"{made_again}, or is not in the cache; fetch it: {command}"
 
 
 def test_a_record_is_not_said_to_be_in_no_training_if_one_could_not_be_replayed() -> None:

@@ -59,11 +59,13 @@ def test_a_file_that_the_cache_lacks_makes_the_training_unknown(objects: Path, s
     one = training(objects, PARAMS)
     digest = add(objects, steps)
     (objects / digest[:2] / digest[2:]).unlink()
+    paths = path
     if listing:
         for file in objects.rglob("*.dir"):
             file.unlink()
         path = "data/state/ance1/state.json"
-    assert problem_and_steps(one, objects)[0] == f"{path} is not in the cache; fetch it: dvc fetch --all-commits"
+        paths = f"{path} data/curves/ance2/round.json"
+    assert problem_and_steps(one, objects)[0] == f"{path} is not in the cache; fetch it: dvc fetch --all-commits {paths}"
     assert problem_and_steps(training(objects / "other", {"optimizer_from": "fresh"}), objects)[0] == "", "not needed"
 
 
