@@ -143,7 +143,7 @@ def stages_that_may_run(output: str) -> set[str]:
     lines = output.splitlines()
     assert lines[-2].split(" ", 1)[1].startswith("stages may run") and lines[-1].startswith(("total: at most about", "time and disk"))
     unknown = lines[-1].partition("unknown: ")[2].split(", ") if "; unknown: " in lines[-1] else []
-    return {line.partition(":")[0] for line in lines[:-2]} | set(unknown)
+    return {line.partition(":")[0] for line in lines[:-2] if not line.startswith("(")} | set(unknown)
 
 
 def test_a_changed_round_would_run_again_alone(first_run: dict[str, str], project: Project) -> None:

@@ -146,7 +146,7 @@ def lines(costs: Iterable[Forecast]) -> list[str]:
     show_unknown = sum(cost.is_unknown for cost in costs) <= FEW
     common, count = next(iter(Counter(cost.since for cost in costs if not cost.is_unknown).most_common(1)), ("", 0))
     shown = [replace(cost, since="") if cost.since == common and count > FEW else cost for cost in costs]
-    below = [f"estimates without a note: {common}"] if count > FEW else []
+    below = [f"(estimates without a note: {common})"] if count > FEW else []
     return [cost.line for cost in shown if show_unknown or not cost.is_unknown] + below
 
 

@@ -71,7 +71,7 @@ def test_what_most_estimates_are_based_on_is_said_once() -> None:
     alike = [Forecast(f"encode@{name}", 40.0, since="made 2023-11-14") for name in "abcd"]
     other = Forecast("index@a", 7.0, since="made before")
     shown = [*(f"encode@{name}: about 40.0 s" for name in "abcd"), "index@a: about 7.0 s (made before)"]
-    assert lines([*alike, other]) == [*shown, "estimates without a note: made 2023-11-14"]
+    assert lines([*alike, other]) == [*shown, "(estimates without a note: made 2023-11-14)"]
     assert lines([*alike[:3], other]) == [*(cost.line for cost in alike[:3]), other.line], "few"
 
 
