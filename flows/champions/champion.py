@@ -101,7 +101,7 @@ def describe(champion: Champion) -> str:
 def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     """What dvc.lock and data/source.json of `commit` say about `model`: digests and data.
 
-    Raises UserError if the model has no encoder there, or its index was made with another encoder.
+    Raises UserError if the model has no encoder or no index there, or its index was made with another encoder.
     """
     lock, where = lock_at(folder, commit), f"{LOCK} of commit {commit[:12]}"
     _refuse_uncommitted(folder, commit, model, lock=lock)
@@ -114,14 +114,14 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
 
 def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) -> None:
     """Raise UserError if `model` is in the folder's dvc.lock but not in that of `commit` (`lock`)."""
-    encoder, lock_path = f"data/encoders/{model}", folder / LOCK
+    index, lock_path = f"data/indexes/{model}", folder / LOCK
     if (
-        encoder in outs_of(lock)
+        outs_of(lock).get(index)
         or not lock_path.exists()
         or lock_path.read_text("utf-8").strip() == (read_blob(commit, LOCK, folder) or "").strip()
     ):
         return
-    if encoder in outs_of(read_lock(lock_path)):
+    if outs_of(read_lock(lock_path)).get(index):
         raise UserError(
             f"{model}: found in {LOCK}, but not in that of commit {commit[:12]}; commit {LOCK}, params.yaml, and data/source.json"
         )

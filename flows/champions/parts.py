@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.repository.lock import TO_COMMIT, Lock, corpus_of, out_digests, out_makers, parameters
+from flows.repository.lock import TO_COMMIT, Lock, corpus_of, out_digests, parameters
 from flows.results.fusions import BM25, fusion_parts, fusions, is_served
 from tasks.core.errors import UserError
 from tasks.core.retrieval.fusion import DEPTH
@@ -13,7 +13,6 @@ from tasks.core.retrieval.fusion import DEPTH
 OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
 INDEXED = ("index", "centroids", "centroid_lr", "scores", "nprobe", "ef_search", "k_factor")  # keys of an entry of adore, for its index
 DOCUMENTS = "_documents"  # end of the name of a round that only encodes documents for an index
-START = ("base", "encoders")  # stages that bring encoders to start from: they have no index, and are not measured
 SETTING = ("first", "second", "method", "weight", "k")  # keys of a fusion.json that decide how runs are fused
 
 
@@ -49,20 +48,23 @@ class Parts:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str) -> Parts:
-    """The parts of `model` by the entries of dvc.lock. `read` reads JSON files of outs. NotServable, naming `where`, if it is no model."""
+def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str, indexed: bool = True) -> Parts:
+    """The parts of `model` by the entries of dvc.lock. `read` reads JSON files of outs.
+
+    NotServable, naming `where`, if one of its encoders is missing or, unless `indexed` is False, has no index.
+    """
     outs, sections = outs_of(stages), _sections(stages)
     searched, dense, fused = _search_parts(model, sections)
-    made = {path: stage for path, stage in out_makers(stages).items() if path.startswith("data/encoders/")}
-    known = sorted(Path(path).name for path, stage in made.items() if stage.partition("@")[0] not in START)
+    names = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
+    known = [name for name in names if not indexed or outs.get(f"data/indexes/{name}")]
     for name in dense:
         if name not in known:
             served = ", ".join([*known, *(fusion for fusion in fusions(sections) if is_served(fusion, sections))])
             expected = "cannot be served; " + (f"expected one of {served}" if served else TO_COMMIT)
             if {f"rerank@{name}", f"rescore@{name}", f"reranker@{name}"} & stages.keys():
                 raise NotServable(f"{where}: {name} only reorders what others find, and {expected}")
-            if f"data/encoders/{name}" in outs:
-                raise NotServable(f"{where}: {name} is only a start encoder without an index, and {expected}")
+            if name in names:
+                raise NotServable(f"{where}: {name} has no index, and {expected}")
             others = f"expected one of {served}" if served else f"nor any other; {TO_COMMIT}"
             raise NotServable(f"{where} has no encoder {name}, {others}")
     paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()

@@ -272,7 +272,7 @@ def _parts(configuration: Configuration, place: Path) -> Parts:
     lock: Lock = stages_in_graph(
         read_lock(place / LOCK), (place / "dvc.yaml").read_text(encoding="utf-8"), json.dumps(configuration.sections)
     )
-    parts = parts_of(lock, configuration.model, lambda path: read_json(place / path), where=f"{place}: dvc.lock")
+    parts = parts_of(lock, configuration.model, lambda path: read_json(place / path), where=f"{place}: dvc.lock", indexed=False)
     for name in parts.encoders:
         if has_own_index(configuration.sections, name) and not (place / "data/indexes" / name / LEARNED).exists():
             raise UserError(f"{name}: made before Retemper kept what its own index has learned, so it cannot be measured on other data")

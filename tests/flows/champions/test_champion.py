@@ -123,14 +123,15 @@ def test_an_empty_lock() -> None:
 def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> None:
     """DVC keeps its entry in dvc.lock, but nothing would make its index again."""
     git("init", "--quiet", folder=tmp_path)
-    entry = "  train@{0}: {{outs: [{{path: data/encoders/{0}, md5: of_{0}}}]}}\n"
+    entry = "  train@{0}: {{outs: [{{path: data/encoders/{0}, md5: of_{0}}}]}}\n  index@{0}: {{outs: [{{path: data/indexes/{0}, md5: i}}]}}\n"
     (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry.format('a')}{entry.format('b')}")
-    (tmp_path / "dvc.yaml").write_text("stages: {train: {foreach: '${rounds}', do: {cmd: x}}}\n")
+    graph = "stages: {train: {foreach: '${rounds}', do: {cmd: x}}, index: {foreach: '${rounds}', do: {cmd: x}}}\n"
+    (tmp_path / "dvc.yaml").write_text(graph)
     (tmp_path / "params.yaml").write_text("rounds: {a: {}}\n")
     git("add", ".", folder=tmp_path)
     git("commit", "--quiet", "-m", "b was removed", folder=tmp_path)
     commit = git("rev-parse", "HEAD", folder=tmp_path)
-    assert record_of(tmp_path, commit, "a")["digests"] == {"encoder": "of_a"}
+    assert record_of(tmp_path, commit, "a")["digests"] == {"encoder": "of_a", "index": "i"}
     with pytest.raises(UserError, match=r"has no encoder b, expected one of a$"):
         record_of(tmp_path, commit, "b")
 
@@ -139,8 +140,8 @@ def test_a_model_whose_run_is_not_committed_cannot_be_crowned_yet(tmp_path: Path
     git("init", "--quiet", folder=tmp_path)
     git("commit", "--quiet", "--allow-empty", "-m", "no run", folder=tmp_path)
     commit = git("rev-parse", "HEAD", folder=tmp_path)
-    entry = "  train@a: {outs: [{path: data/encoders/a, md5: of_a}]}\n"
-    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry}")
+    entry = "  {0}@a: {{outs: [{{path: data/{1}/a, md5: of_a}}]}}\n"
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry.format('train', 'encoders')}{entry.format('index', 'indexes')}")
     with pytest.raises(UserError, match=r"^a: found in dvc\.lock, but not in that of commit [0-9a-f]{12}; commit dvc\.lock, "):
         record_of(tmp_path, commit, "a")
     with pytest.raises(UserError, match=r"has no encoder b, nor any other; commit dvc\.lock, params\.yaml, .* after retemper run$"):

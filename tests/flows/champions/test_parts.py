@@ -5,19 +5,23 @@ from pathlib import Path
 import pytest
 
 from flows.champions import champion, measurement
-from flows.champions.parts import NotServable
+from flows.champions.parts import NotServable, parts_of
 from flows.repository.git import git
+from flows.repository.lock import parse_lock
 
 LOCK = """
 schema: '2.0'
 stages:
   base: {outs: [{path: data/encoders/base, md5: b}]}
   encoders@costa: {outs: [{path: data/encoders/costa, md5: c}]}
+  pretrain@longer: {outs: [{path: data/encoders/longer, md5: d}]}
   train@init: {outs: [{path: data/encoders/init, md5: e}]}
+  index@init: {outs: [{path: data/indexes/init, md5: i}]}
+  train@star: {outs: [{path: data/encoders/star, md5: s}]}
 """
 GRAPH = (
-    "stages: {base: {cmd: x}, encoders: {foreach: '${encoders}', do: {cmd: x}}, train: {foreach: '${rounds}', do: {cmd: x}},"
-    " rerank: {foreach: '${rerank}', do: {cmd: x}}}\n"
+    "stages: {base: {cmd: x}, encoders: {foreach: '${encoders}', do: {cmd: x}}, pretrain: {foreach: '${pretrain}', do: {cmd: x}},"
+    " train: {foreach: '${rounds}', do: {cmd: x}}, index: {foreach: '${rounds}', do: {cmd: x}}}\n"
 )
 
 
@@ -27,19 +31,25 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     Path("dvc.lock").write_text(LOCK)
     Path("dvc.yaml").write_text(GRAPH)
-    Path("params.yaml").write_text("encoders: {costa: {}}\nrounds: {init: {}}\nrerank: {}\n")
+    Path("params.yaml").write_text("encoders: {costa: {}}\npretrain: {longer: {}}\nrounds: {init: {}, star: {}}\n")
     git("add", ".")
     git("commit", "--quiet", "-m", "a run")
     return git("rev-parse", "HEAD")
 
 
-@pytest.mark.parametrize("model", ["base", "costa"])
-def test_a_start_encoder_cannot_be_crowned(model: str, commit: str) -> None:
-    """It has no index and was never measured, so no server could load it, and no model be compared with it."""
-    expected = rf"^dvc\.lock of commit {commit[:12]}: {model} is only a start encoder without an index, and .*; expected one of init$"
+@pytest.mark.parametrize("model", ["base", "costa", "longer", "star"])
+def test_an_encoder_without_an_index_cannot_be_crowned(model: str, commit: str) -> None:
+    """No server could load it: a start encoder, a pre-training, or a round that was only trained."""
+    expected = rf"^dvc\.lock of commit {commit[:12]}: {model} has no index, and cannot be served; expected one of init$"
     with pytest.raises(NotServable, match=expected):
         champion.choose(Path(), model)
     assert champion.read_champions(Path()) == []
+
+
+def test_a_model_that_was_only_trained_has_its_parts(commit: str) -> None:
+    """`retemper why` measures it in another run, which makes the index."""
+    found = parts_of(parse_lock(LOCK, ""), "star", {}.__getitem__, where="dvc.lock", indexed=False)
+    assert found.paths == {"encoder": "data/encoders/star"}
 
 
 def test_a_start_encoder_crowned_by_an_earlier_version_stops_a_retraining_before_it_trains(commit: str) -> None:
