@@ -28,6 +28,7 @@ from tasks.core.files import from_record, read_json
 from tasks.core.metrics.selection import metric_of
 
 NONE_YET = "there is no champion yet; run retemper retrain, or retemper champion set MODEL"
+CROWN_ANOTHER = "crown another model: retemper champion set MODEL"
 Get = Callable[[str, Path], None]  # copies an out, by its path, to a place
 
 
@@ -135,8 +136,11 @@ def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion
     ]
 
 
-def parts_at(project: Path, champion: Champion) -> Parts:
-    """The parts of a champion: its outs by path, as in its commit. Its record has the settings of its fusions: their runs may be lost."""
+def parts_at(project: Path, champion: Champion, remedy: str = CROWN_ANOTHER) -> Parts:
+    """The parts of a champion: its outs by path, as in its commit. Its record has the settings of its fusions: their runs may be lost.
+
+    `remedy`: what NotServable says can be done.
+    """
 
     def read(path: str) -> Any:
         return champion.fusion.get(Path(path).parent.name) or read_out(project, champion.commit, path)
@@ -144,7 +148,7 @@ def parts_at(project: Path, champion: Champion) -> Parts:
     try:
         return parts_of(lock_at(project, champion.commit), champion.model, read, where=describe(champion))
     except NotServable as error:  # crowned by an earlier version
-        raise NotServable(f"{error}; crown another model: retemper champion set MODEL") from None
+        raise NotServable(f"{error}; {remedy}") from None
 
 
 def find_rejected(champions: Sequence[Champion], candidate: Parts) -> Champion | None:

@@ -46,13 +46,13 @@ def lost_index(project: Path, reigning: Champion) -> str | None:
     return None
 
 
-def lost_part(project: Path, reigning: Champion) -> str | None:
+def lost_part(project: Path, reigning: Champion, remedy: str = champion.CROWN_ANOTHER) -> str | None:
     """Which part that measures the champion neither the cache nor the remote has, in words; None if none is lost.
 
-    Raises UserError if that is unknown, for example because the remote is unavailable.
+    Raises UserError if that is unknown, for example because the remote is unavailable; NotServable, with `remedy`, if it has no index.
     """
     try:
-        parts, own_sections = champion.parts_at(project, reigning), _own_sections(project, reigning)
+        parts, own_sections = champion.parts_at(project, reigning, remedy), _own_sections(project, reigning)
         paths = [parts.paths[kind] for kind in parts.encoders.values()]
         indexed = [name for name in parts.encoders if has_own_index(own_sections, name)]
         paths += [f"data/indexes/{name}/{file}" for name in indexed for file in ("index.json", LEARNED)]
@@ -76,7 +76,7 @@ def warn_if_not_comparable(project: Path, reigning: Champion, way_out: str, *, w
     raises NotServable for a champion that never had an index.
     """
     try:
-        lost = lost_part(project, reigning)
+        lost = lost_part(project, reigning, way_out)
     except NotServable:
         raise
     except UserError as error:

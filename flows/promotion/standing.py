@@ -19,7 +19,7 @@ def way_out(champions: Sequence[Champion], rival: Champion, measure: str, *, rul
     now = champions[-1].number
     if rival.number not in {old.number for old in standing(champions, measure, now)}:
         return f"set promotion.anchor of {FILE} to {now}"
-    crown = "crown the new model: retemper champion set MODEL"
+    crown = "crown a model by hand: retemper champion set MODEL"
     anchored = next((champion for champion in champions if champion.number == (rule.anchor or champions[0].number)), None)
     is_anchor = rule.rule == "guaranteed" and anchored is not None and is_same_model(rival, anchored)
     return f"{crown}, and set promotion.anchor of {FILE} to its number" if is_anchor else crown

@@ -55,4 +55,6 @@ def test_a_model_that_was_only_trained_has_its_parts(commit: str) -> None:
 def test_a_start_encoder_crowned_by_an_earlier_version_stops_a_retraining_before_it_trains(commit: str) -> None:
     crowned = champion.Champion(1, "base", "set", "now", digests={"encoder": "b"}, settings={"text": {}}, commit=commit)
     with pytest.raises(NotServable, match=r"^champion/1: base .*; crown another model: retemper champion set MODEL$"):
+        champion.parts_at(Path(), crowned)
+    with pytest.raises(NotServable, match=r"^champion/1: base .* has no index, and cannot be served; expected one of init; do this$"):
         measurement.warn_if_not_comparable(Path(), crowned, "do this", warn=pytest.fail)

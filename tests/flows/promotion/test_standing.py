@@ -60,7 +60,7 @@ def test_one_model_is_compared_with_once() -> None:
 def test_a_champion_that_cannot_be_measured_has_a_way_out_that_works() -> None:
     """As long as the rule asks for a comparison with it, no model can be promoted, whatever is crowned by hand."""
     first, second = make_champion(1, "first"), winner(2, [1], [])
-    crown, set_anchor = "crown the new model: retemper champion set MODEL", "set promotion.anchor of retraining.yaml to "
+    crown, set_anchor = "crown a model by hand: retemper champion set MODEL", "set promotion.anchor of retraining.yaml to "
 
     def advice(champions: list[Champion], number: int, **rule: Any) -> str:
         rival = next(champion for champion in rivals(champions, "m", Promotion(**rule)) if champion.number == number)

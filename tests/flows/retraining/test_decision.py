@@ -93,5 +93,5 @@ def test_a_comparison_that_is_impossible_names_what_can_be_done(tmp_path: Path, 
     cannot = "data/encoders/a is lost, so the two cannot be compared; champion/2 stays"
     assert reasons == [
         f"a against champion/1: {cannot} (set promotion.anchor of retraining.yaml to 2)",
-        f"a against champion/2: {cannot} (crown the new model: retemper champion set MODEL)",
+        f"a against champion/2: {cannot} (crown a model by hand: retemper champion set MODEL)",
     ]
