@@ -208,14 +208,15 @@ def choose(project: Path, wanted: str) -> Champion:
 def is_newer_at_head(project: Path, crowned: Champion) -> bool:
     """Whether HEAD has another model of that name, made since HEAD and the retraining that made the one just crowned parted.
 
-    A later commit that makes no model, such as one of settings, leaves HEAD with the model of before.
+    A later commit that makes no model, such as one of settings, leaves HEAD with the model of before. False if the clone is too shallow to
+    have the commit at which they parted.
     """
     head = resolve(project, "HEAD")
     if not head or is_ancestor(project, head, crowned.commit):
         return False
     common = git("merge-base", head, crowned.commit, folder=project, check=False)
     at_head = _digests_at(project, head, crowned.model)
-    return at_head is not None and at_head not in (crowned.digests, _digests_at(project, common, crowned.model) if common else None)
+    return bool(common) and at_head is not None and at_head not in (crowned.digests, _digests_at(project, common, crowned.model))
 
 
 def _digests_at(project: Path, commit: str, model: str) -> Mapping[str, str] | None:

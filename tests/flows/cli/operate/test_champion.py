@@ -13,6 +13,48 @@ from flows.cli.operate.champion import rollback, set_champion
 from flows.repository.git import git
 from flows.repository.tags import TAGS
 
+LOCK = """
+schema: '2.0'
+stages:
+  train@star: {{outs: [{{path: data/encoders/star, md5: {0}}}]}}
+  index@star: {{outs: [{{path: data/indexes/star, md5: of_{0}}}]}}
+"""
+CONTEXT: Any = SimpleNamespace(obj=False)
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git remote whose branch of retrainings has a newer model than main, which has had a commit of settings since they parted."""
+    monkeypatch.setattr(champion.outs, "refuse_lost", lambda *_, **__: None)
+    monkeypatch.setattr(champion, "metrics_of", lambda *_: {})
+    git("init", "--quiet", "--initial-branch", "main", "project", folder=tmp_path)
+    monkeypatch.chdir(tmp_path / "project")
+    Path("data").mkdir()
+    Path("data/source.json").write_text("{}")
+    Path("dvc.yaml").write_text("stages: {train: {foreach: '${rounds}', do: {cmd: x}}, index: {foreach: '${rounds}', do: {cmd: x}}}\n")
+    Path("params.yaml").write_text("rounds: {star: {}}\n")
+    for made, branch in (("old", "main"), ("retrained", "retemper/retraining")):
+        git("checkout", "--quiet", "-B", branch)
+        Path("dvc.lock").write_text(LOCK.format(made))
+        git("add", ".")
+        git("commit", "--quiet", "-m", made)
+    git("checkout", "--quiet", "main")
+    git("commit", "--quiet", "--allow-empty", "-m", "settings alone")
+    git("clone", "--quiet", "--bare", ".", "../remote.git")
+    return tmp_path / "remote.git"
+
+
+@pytest.mark.parametrize("depth", [[], ["--depth=1"]])
+def test_a_shallow_clone_does_not_take_an_old_model_for_a_newer_one(
+    depth: list[str], remote: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git("clone", "--quiet", *depth, remote.as_uri(), "clone", folder=remote.parent)
+    monkeypatch.chdir(remote.parent / "clone")
+    assert set_champion(CONTEXT, "star") == 0
+    assert capsys.readouterr().err == ""
+    crowned = champion.current(Path())
+    assert crowned and crowned.digests["encoder"] == "retrained"
+
 
 def test_a_champion_that_is_not_pushed_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
