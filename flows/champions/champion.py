@@ -16,7 +16,7 @@ from typing import Any
 
 from flows.champions import outs
 from flows.champions.parts import NotServable, Parts, encoder_digests, is_same_model, outs_of, parts_of, settings_of
-from flows.champions.tree import BRANCH, ZERO, is_ancestor, move, resolve
+from flows.champions.tree import BRANCH, ZERO, is_ancestor, known_tip, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import LOCK, Lock, lock_of, mapping_at, read_blob, read_lock
@@ -183,8 +183,7 @@ def choose(project: Path, wanted: str) -> Champion:
     if wanted.startswith("champion/") and ":" not in wanted:
         raise UserError(f"{wanted}: no such champion; {f'the last is champion/{reigning.number}' if reigning else 'there is none yet'}")
     revision, colon, model = wanted.rpartition(":")
-    candidates = [revision] if colon else [BRANCH, "HEAD"]
-    commits = [commit for name in candidates if (commit := resolve(project, name))]
+    commits = [commit for commit in ([resolve(project, revision)] if colon else [known_tip(project), resolve(project, "HEAD")]) if commit]
     if not commits:
         raise UserError(f"{wanted}: no commit {revision or 'yet'}; expected MODEL, champion/N or REVISION:MODEL")
     commit = next(

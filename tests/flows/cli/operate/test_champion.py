@@ -56,6 +56,18 @@ def test_a_shallow_clone_does_not_take_an_old_model_for_a_newer_one(
     assert crowned and crowned.digests["encoder"] == "retrained"
 
 
+def test_the_last_retraining_is_known_in_a_new_clone_whose_remote_is_away(
+    remote: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git("clone", "--quiet", "remote.git", "clone", folder=remote.parent)
+    shutil.move(remote, remote.with_name("away.git"))
+    monkeypatch.chdir(remote.parent / "clone")
+    assert set_champion(CONTEXT, "star") == 1
+    assert "cannot be asked for other machines' champions" in capsys.readouterr().err
+    crowned = champion.current(Path())
+    assert crowned and crowned.digests["encoder"] == "retrained"
+
+
 def test_a_champion_that_is_not_pushed_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
