@@ -26,7 +26,8 @@ SUPERSEDED = "refs/tags/superseded/"
 PACKING_SECONDS = 60.0  # git's lock of all packed references is that of a dead process once it is older
 RECORD = "retraining.json"
 KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
-COMMITTED = (*KEPT, "params.yaml", RECORD, str(FORGOTTEN))
+OF_RUN = (*KEPT, "params.yaml")  # what a champion's record is read from
+COMMITTED = (*OF_RUN, RECORD, str(FORGOTTEN))
 SETTINGS = ("params.yaml", "retraining.yaml")
 ZERO = "0" * 40
 
@@ -57,9 +58,9 @@ def resolve_followed(project: Path, follow: str) -> str:
     raise UserError(f"{label}: no such commit, branch or tag; commit the project first, or name one with --follow")
 
 
-def uncommitted(project: Path) -> list[str]:
-    """The project's settings files that differ from HEAD or are not in git."""
-    return [name for name in SETTINGS if git("status", "--porcelain", "--", name, folder=project)]
+def uncommitted(project: Path, names: Sequence[str] = SETTINGS) -> list[str]:
+    """The files of `names` that differ from HEAD or are not in git."""
+    return [name for name in names if git("status", "--porcelain", "--", name, folder=project)]
 
 
 @dataclass(frozen=True)

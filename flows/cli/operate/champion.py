@@ -58,10 +58,11 @@ def set_champion(
     if wanted == crowned.model and champion.is_newer_at_head(Path.cwd(), crowned):
         newer = f"HEAD has a newer one; to crown that: retemper champion set HEAD:{wanted}"
         print(f"retemper: crowned {wanted} of the last retraining, but {newer}", file=sys.stderr)
-    if crowned.commit == tree.resolve(Path.cwd(), "HEAD") and "params.yaml" in tree.uncommitted(Path.cwd()):
+    is_of_head = wanted.rpartition(":")[2] == crowned.model and crowned.commit == tree.resolve(Path.cwd(), "HEAD")
+    if is_of_head and (changed := ", ".join(tree.uncommitted(Path.cwd(), tree.OF_RUN))):
         print(
-            f"retemper: warning: params.yaml: found uncommitted changes, which champion/{crowned.number} is recorded without; if the model "
-            "was trained with them, commit params.yaml, and set it again",
+            f"retemper: warning: {changed}: found uncommitted changes, which champion/{crowned.number} is recorded without; if the model "
+            "was trained with them, commit them, and set it again",
             file=sys.stderr,
         )
     status = _share(crowned)

@@ -68,6 +68,20 @@ def test_the_last_retraining_is_known_in_a_new_clone_whose_remote_is_away(
     assert crowned and crowned.digests["encoder"] == "retrained"
 
 
+@pytest.mark.usefixtures("remote")
+def test_a_model_of_head_is_not_recorded_without_what_its_run_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its record would have the corpus of the new data, and the source of the old."""
+    assert set_champion(CONTEXT, "HEAD:star") == 0
+    assert capsys.readouterr().err == ""
+    for name in ("data/source.json", "params.yaml"):
+        Path(name).write_text(Path(name).read_text() + " \n")
+    assert set_champion(CONTEXT, "HEAD:star") == 0
+    expected = "retemper: warning: data/source.json, params.yaml: found uncommitted changes, which champion/2 is recorded without; "
+    assert capsys.readouterr().err.startswith(expected)
+    assert set_champion(CONTEXT, "champion/1") == 0
+    assert capsys.readouterr().err == "", "its record was made before"
+
+
 def test_a_champion_that_is_not_pushed_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
