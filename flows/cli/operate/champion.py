@@ -1,4 +1,4 @@
-"""`retemper champion [set | rollback | history | export]`."""
+"""`retemper champion [set | rollback | push | history | export]`."""
 
 import json
 import sys
@@ -83,6 +83,17 @@ def rollback(context: typer.Context, as_json: Json = False) -> int:
 
 
 @app.command(cls=ProjectCommand)
+def push(context: typer.Context, as_json: Json = False) -> int:
+    """Push champions and records of retrainings that the git remote lacks."""
+    from flows.champions import champion
+
+    crowned = champion.current(Path.cwd())
+    status = _share(crowned) if crowned else 0
+    _show(champion.current(Path.cwd()), as_json or context.obj)
+    return status
+
+
+@app.command(cls=ProjectCommand)
 def history(context: typer.Context, as_json: Json = False) -> int:
     """Every retraining, rollback and champion set by hand: how it ended and why."""
     return _show_history(as_json or context.obj)
@@ -147,13 +158,10 @@ def _json(value: object) -> str:
 
 
 def _share(crowned: "Champion") -> int:
-    """Push what was crowned by hand. The status is 1 if that failed: servers elsewhere go on with the champion before."""
+    """Push branch and tags. The status is 1 if that failed: servers elsewhere go on with the champion before."""
     from flows.champions import machines
-    from flows.champions.tree import remote_of
-    from flows.repository.tags import TAGS
 
-    tag = f"{TAGS}{crowned.number}"
-    later = f"no other machine has champion/{crowned.number}; once it is available: git push {remote_of(Path.cwd())} {tag}"
+    later = f"no other machine has champion/{crowned.number}; once it is available: retemper champion push"
     met = machines.push(Path.cwd(), later)
     _meet(met)
     return int(met.problem is not None)

@@ -9,7 +9,8 @@ import pytest
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.cli.operate.champion import rollback, set_champion
+from flows.champions.tree import BRANCH
+from flows.cli.operate.champion import push, rollback, set_champion
 from flows.repository.git import git
 from flows.repository.tags import TAGS
 
@@ -85,7 +86,7 @@ def test_a_model_of_head_is_not_recorded_without_what_its_run_left(capsys: pytes
 def test_a_champion_that_is_not_pushed_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rollback in an incident that never reaches the servers. The line says what takes it there."""
+    """A rollback in an incident that never reaches the servers. The line says what takes it there, with all that was not pushed before."""
     git("init", "--quiet", "--bare", "remote.git", folder=tmp_path)
     git("clone", "--quiet", "remote.git", "clone", folder=tmp_path)
     monkeypatch.chdir(tmp_path / "clone")
@@ -98,11 +99,16 @@ def test_a_champion_that_is_not_pushed_is_no_success(
     assert rollback(context) == 0
     assert capsys.readouterr().err == ""
     shutil.move(tmp_path / "remote.git", tmp_path / "away.git")
+    record = git("commit-tree", f"{commit}^{{tree}}", "-p", commit, "-m", "a retraining")
+    champion.crown(Path(), Champion(4, "a", "promoted", "now", previous=3, commit=record), (record, None))
     assert set_champion(context, "champion/2") == 1
     out, err = capsys.readouterr()
-    assert out.startswith("champion/4: a (set)"), "it is crowned here"
+    assert out.startswith("champion/5: a (set)"), "it is crowned here"
     line = err.splitlines()[-1]
-    assert "branch and tags are not pushed (" in line and "; no other machine has champion/4; once it is available: git push " in line
+    assert "branch and tags are not pushed (" in line
+    assert line.endswith("; no other machine has champion/5; once it is available: retemper champion push")
+    assert push(context) == 1
     shutil.move(tmp_path / "away.git", tmp_path / "remote.git")
-    git(*line.rpartition("available: git ")[2].split())
-    assert f"{TAGS}4" in git("ls-remote", "origin")
+    assert push(context) == 0
+    there = git("ls-remote", "origin")
+    assert all(name in there for name in (f"{TAGS}4", f"{TAGS}5", BRANCH))
