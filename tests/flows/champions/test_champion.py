@@ -123,7 +123,9 @@ def test_an_empty_lock() -> None:
 def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> None:
     """DVC keeps its entry in dvc.lock, but nothing would make its index again."""
     git("init", "--quiet", folder=tmp_path)
-    entry = "  train@{0}: {{outs: [{{path: data/encoders/{0}, md5: of_{0}}}]}}\n  index@{0}: {{outs: [{{path: data/indexes/{0}, md5: i}}]}}\n"
+    entry = (
+        "  train@{0}: {{outs: [{{path: data/encoders/{0}, md5: of_{0}}}]}}\n  index@{0}: {{outs: [{{path: data/indexes/{0}, md5: i}}]}}\n"
+    )
     (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry.format('a')}{entry.format('b')}")
     graph = "stages: {train: {foreach: '${rounds}', do: {cmd: x}}, index: {foreach: '${rounds}', do: {cmd: x}}}\n"
     (tmp_path / "dvc.yaml").write_text(graph)

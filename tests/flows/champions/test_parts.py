@@ -46,7 +46,7 @@ def test_an_encoder_without_an_index_cannot_be_crowned(model: str, commit: str) 
     assert champion.read_champions(Path()) == []
 
 
-def test_a_model_that_was_only_trained_has_its_parts(commit: str) -> None:
+def test_a_model_that_was_only_trained_has_its_parts() -> None:
     """`retemper why` measures it in another run, which makes the index."""
     found = parts_of(parse_lock(LOCK, ""), "star", {}.__getitem__, where="dvc.lock", indexed=False)
     assert found.paths == {"encoder": "data/encoders/star"}
