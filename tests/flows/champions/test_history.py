@@ -168,7 +168,8 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
 ) -> None:
     """Otherwise a schedule would add a commit, a notice, and a line of history every minute."""
     monkeypatch.chdir(tmp_path)
-    lock = json.dumps({"stages": {"all": {"outs": [{"path": "data/encoders/a", "md5": "e2"}, {"path": "data/corpus", "md5": "c1"}]}}})
+    digests = {"data/encoders/a": "e2", "data/indexes/a": "i1", "data/corpus": "c1"}
+    lock = json.dumps({"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in digests.items()]}}})
     Path("dvc.lock").write_text(lock)
     Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
     record = {"id": "0", "result": "refused", "reason": "a is worse", "when": "then", "champion": change.get("champion", 3)}
