@@ -314,6 +314,7 @@ def test_auto_starts_from_a_fusion_whose_run_is_lost(
         "prepare": {"outs": [{"path": "data/corpus", "md5": "c1"}]},
         "bm25": {"outs": [{"path": "data/bm25", "md5": "b1"}]},
         "train@star": {**worktree.locked["train@star"], "outs": [{"path": "data/encoders/star", "md5": "e1.dir"}]},
+        "index@star": {"outs": [{"path": "data/indexes/star", "md5": "i1"}]},
         "fuse@hybrid": {"params": {"data/params.json": {"fuse.hybrid": full_params["fuse"]["hybrid"]}}},
     }
     monkeypatch.setattr(champion, "parts_at", PARTS_AT)
