@@ -162,7 +162,7 @@ def test_a_corrected_question_keeps_its_split(tmp_path: Path, form: str) -> None
         (("document", "E"), {"fifth"}),
         (("document", "F"), {"fifth"}),
     ],
-    ids=str,
+    ids=["the new text's id", "a question's id", "the text's digest", "one of its ids", "another of its ids"],
 )
 def test_forgotten_records_are_left_out_by_id_and_by_text(tmp_path: Path, marked: tuple[str, str], left_out: set[str]) -> None:
     head, marks = "question,answer,id,query_id,negative", frozenset({mark(*marked)})
