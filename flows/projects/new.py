@@ -184,7 +184,7 @@ def _set_parameters(project: Path, folder: Path, wanted: Answers) -> None:
         "encoder.source": relative_answer(folder, wanted.encoder),
     }
     edit.apply([f"{key}={_quoted(value)}" for key, value in answers.items()], path, lambda _: None)
-    edit.apply(wanted.sets, path, check)
+    edit.apply(wanted.sets, path, check, by_user=True)
     check(read_yaml(path))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.command import Json, ProjectCommand, group
-from tasks.core.errors import printable
+from tasks.core.errors import UserError, printable
 
 if TYPE_CHECKING:
     from flows.champions.champion import Champion
@@ -85,8 +85,10 @@ def rollback(context: typer.Context, as_json: Json = False) -> int:
 @app.command(cls=ProjectCommand)
 def push(context: typer.Context, as_json: Json = False) -> int:
     """Push champions and records of retrainings that the git remote lacks."""
-    from flows.champions import champion
+    from flows.champions import champion, tree
 
+    if not tree.remote_of(Path.cwd()):
+        raise UserError("champion push: found no git remote, expected one that all machines share; git remote add origin URL")
     crowned = champion.current(Path.cwd())
     status = _share(crowned) if crowned else 0
     _show(champion.current(Path.cwd()), as_json or context.obj)

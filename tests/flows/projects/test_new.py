@@ -152,6 +152,7 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
         ("mine", FLAGS | {"--document-length": "long"}, "document length: found 'long', expected a number of tokens"),
         ("mine", FLAGS | {"--set": "rounds.star.lr=fast"}, "params.yaml: rounds.star.lr: found 'fast'"),
         ("mine", FLAGS | {"--set": "rounds.star"}, "--set rounds.star: expected section.key=value"),
+        ("mine", FLAGS | {"--queries": "pseudo", "--set": "rounds.star.epochs=2"}, "has no effect, because rounds.star.steps is 50"),
         ("mine", FLAGS | {"--code": "full"}, "expected the URL or folder of a git repository of Retemper"),
     ],
 )

@@ -13,6 +13,7 @@ from flows.champions.tree import BRANCH
 from flows.cli.operate.champion import push, rollback, set_champion
 from flows.repository.git import git
 from flows.repository.tags import TAGS
+from tasks.core.errors import UserError
 
 LOCK = """
 schema: '2.0'
@@ -112,3 +113,10 @@ def test_a_champion_that_is_not_pushed_is_no_success(
     assert push(context) == 0
     there = git("ls-remote", "origin")
     assert all(name in there for name in (f"{TAGS}4", f"{TAGS}5", BRANCH))
+
+
+@pytest.mark.usefixtures("remote")
+def test_a_push_without_a_remote_is_refused() -> None:
+    """It ended as after a push."""
+    with pytest.raises(UserError, match=r"^champion push: found no git remote, expected one that all machines share; git remote add"):
+        push(CONTEXT)
