@@ -80,7 +80,7 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
         path, command = pending.pop()
         leaves.append((path, command))
         pending += [([*path, name], below) for name, below in getattr(command, "commands", {}).items()]
-    assert len(leaves) == 43
+    assert len(leaves) == 44
     code = "import json, sys; from flows.cli.main import main; [main([*path, '--help']) for path in json.loads(sys.argv[1])]"
     command = [sys.executable, "-c", code, json.dumps([path for path, _ in leaves])]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
