@@ -35,6 +35,7 @@ DEPS = {
     "index@star": ["data/embeddings/star", "data/encoders/star"],
     "retrieve@star": ["data/encoders/star", "data/embeddings/star"],
     "evaluate@star": ["data/runs/star", "data/corpus/qrels"],
+    "index@other": ["data/encoders/other"],
     "evaluate@other": ["data/encoders/other"],
     "bm25": ["data/corpus"],
     "retrieve_bm25": ["data/candidates"],
