@@ -41,7 +41,7 @@ def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
         torch.set_num_threads(runtime.threads)
     elif (available := available_cores()) < torch.get_num_threads():  # torch knows of no quota
         torch.set_num_threads(available)
-    gpus = usable_gpus()
+    gpus = 0 if runtime.device == "cpu" else usable_gpus()
     name = ("cuda" if gpus else "cpu") if runtime.device == "auto" else runtime.device
     device = torch.device(name)
     if os.environ.get(CUBLAS) not in REPRODUCIBLE:
@@ -88,11 +88,11 @@ def refuse_old_gpu(device: torch.device) -> None:
     major, minor = torch.cuda.get_device_capability(device)
     own = 10 * major + minor
     if compiled and not any(code <= own and (kind == "compute" or code // 10 == major) for kind, code in compiled):
-        oldest, newest = (code(number for _, number in compiled) / 10 for code in (min, max))
+        codes = [code / 10 for _, code in compiled]
         raise UserError(
             f"{RUNTIME_FILE}: device {device}: found {torch.cuda.get_device_name(device)} (compute capability {major}.{minor}), expected "
-            f"{oldest} to {newest}, for which this PyTorch (CUDA {torch.version.cuda}) has code; install PyTorch for an older CUDA, or "
-            "set device: cpu"
+            f"{min(codes)} to {max(codes)}, for which this PyTorch (CUDA {torch.version.cuda}) has code; install PyTorch for an older CUDA, "
+            "or set device: cpu"
         )
 
 
