@@ -260,7 +260,7 @@ def champions() -> dict[str, str]:
 
 def as_text(exposed: Exposure) -> str:
     """A table of parts, then the models."""
-    that, unclear = " that could be replayed", any(UNKNOWN in note for note in exposed.notes)
+    replayed = " that could be replayed" if any(UNKNOWN in note for note in exposed.notes) else ""
     lines = [f"{record}: {', '.join(kinds) or 'in no corpus of the cache'}" for record, kinds in exposed.records.items()]
     rows = [
         [
@@ -273,7 +273,7 @@ def as_text(exposed: Exposure) -> str:
         for part in exposed.parts
     ]
     header = ["record", "training", "role", "first", "last", "steps", "of"]
-    lines += ["", text_table(header, rows)] if rows else [f"took part in no training{that * unclear}"]
+    lines += ["", text_table(header, rows)] if rows else [f"took part in no training{replayed}"]
     if exposed.models:
         lines += [
             "",

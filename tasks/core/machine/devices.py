@@ -91,8 +91,8 @@ def refuse_old_gpu(device: torch.device) -> None:
         codes = [code / 10 for _, code in compiled]
         raise UserError(
             f"{RUNTIME_FILE}: device {device}: found {torch.cuda.get_device_name(device)} (compute capability {major}.{minor}), expected "
-            f"{min(codes)} to {max(codes)}, for which this PyTorch (CUDA {torch.version.cuda}) has code; install PyTorch for an older CUDA, "
-            "or set device: cpu"
+            f"{min(codes)} to {max(codes)}, for which this PyTorch (CUDA {torch.version.cuda}) has code; install PyTorch for an older "
+            "CUDA, or set device: cpu"
         )
 
 
