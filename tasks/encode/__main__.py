@@ -30,7 +30,7 @@ from tasks.encode.params import Encode
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
 from tasks.encode.vectors import Arithmetic, DocumentTower, Piece, ShardEncoder
 
-INT8_NEEDS = "requires a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
+INT8_NEEDS = "requires an x86 CPU with AVX2, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
 
 
 def main() -> None:

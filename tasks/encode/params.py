@@ -13,8 +13,8 @@ class Encode(Params):
     precision: Literal["bf16", "fp32", "int8"] = Field(
         "bf16",
         description="precision of encoding; bf16 if the hardware has matrix units for it, else fp32. int8: linear layers of BERT, RoBERTa, "
-        "and XLM-R (pooling cls or mean) in 8-bit integers on a CPU with VNNI or AMX, "
-        "elsewhere as bf16; fastest with `pip install 'retemper[openvino]'`",
+        "and XLM-R (pooling cls or mean) in 8-bit integers on a CPU with AVX2, elsewhere as bf16; with VNNI or AMX fastest with "
+        "`pip install 'retemper[openvino]'`",
     )
     dtype: Literal["float32", "float16"] = Field("float32", description="number type of stored vectors")
     batch_tokens: InferenceTokens = Field(

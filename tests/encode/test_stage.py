@@ -158,7 +158,7 @@ def test_int8_where_the_cpu_multiplies_it_else_as_bf16(
         patch.setattr(workspace.worker, "quantized_layers", lambda *_: None)
         patch.setattr(workspace.worker, "compute_dtype", lambda *_: torch.float32)
         assert workspace.run()[0] == exact
-    needs = "requires a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
+    needs = "requires an x86 CPU with AVX2, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
     assert f"encode.precision: int8: {needs}; encoding in float32 instead" in capsys.readouterr().out
     if has_int8_layers():
         assert workspace.run()[0] != exact, "the shards of float32 are not taken for those of int8"

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.encoding import openvino_int8
-from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
+from tasks.core.encoding.int8 import LARGEST, Linear, Quantized, has_int8_layers, largest_weight
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.machine.devices import compute_dtype, to_device
 from tasks.core.models.bi_encoder import Encoder
@@ -33,7 +33,7 @@ from tasks.core.tokens.tokenizer import longest_text
 PAD = 16  # tokens
 LANES = 16  # a multiple of the scores that torch's attention computes at once, on any CPU
 INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
-QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times
+QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times, if the CPU has VNNI: else products take longer
 # From embeddings [T, H] and the rows' lengths [B] to last hidden states, of all tokens [T, H] or, for pooling cls, of the rows' first ones
 # [R, H], of which those after the first B are spare.
 Layers = Callable[[torch.Tensor, Ints], torch.Tensor]
@@ -101,6 +101,8 @@ def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> 
         return None
     first_only = encoder.shape.pooling == "cls"
     others = "bf16" if compute_dtype(device, "bf16") == torch.bfloat16 else "fp32"  # where layers are not quantized
+    if largest_weight() < LARGEST:  # OpenVINO is slower than float32 there
+        return f"int8 with 7-bit weights and {others}", int8_layers(encoder.transformer, first_only)
     if (engine := openvino_int8.installed()) and openvino_int8.has_graph(encoder.transformer):
         texts = openvino_int8.random_texts(tokenizer, longest_text(encoder.transformer))
         layers = openvino_int8.openvino_layers(encoder.transformer, *texts, first_only)
@@ -211,7 +213,7 @@ def int8_layers(transformer: Any, first_only: bool = False) -> Layers:
         x_TH = x_TH.float()
         context_TH = torch.zeros_like(x_TH, dtype=dtype)
         runs = _runs(lengths_B, dtype)
-        most = QUANTIZED_ROWS * torch.get_num_threads()
+        most = (QUANTIZED_ROWS if largest_weight() == LARGEST else INNER_ROWS) * torch.get_num_threads()
         for layer, (qkv, mix, widen, narrow) in zip(transformer.encoder.layer, linears, strict=True):
             qkv_TK = qkv(Quantized.of(x_TH)).to(dtype)
             x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is first_only_layer)

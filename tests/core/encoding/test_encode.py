@@ -109,7 +109,7 @@ def test_the_last_layer_computes_first_tokens_alone(dtype: torch.dtype, tiny_enc
     if dtype == torch.bfloat16 and not has_fused_layers():
         pytest.skip("this CPU has no bfloat16 for oneDNN")
     if dtype == torch.int8 and not has_int8_layers():
-        pytest.skip("this CPU has no VNNI, or torch no oneDNN")
+        pytest.skip("this CPU has no AVX2, or torch no oneDNN")
     lengths = list[int]()  # queries of a row
     attend = torch.nn.functional.scaled_dot_product_attention
     listening = lambda q, *args, **kwargs: (lengths.append(q.shape[2]), attend(q, *args, **kwargs))[1]  # noqa: E731

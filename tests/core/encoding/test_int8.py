@@ -1,5 +1,8 @@
 """Quantized linear layers: the arithmetic against plain integers, whole encoders against float32."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -7,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.encoding import openvino_int8, packed
+from tasks.core.encoding import int8, openvino_int8, packed
 from tasks.core.encoding.encode import encode
-from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
+from tasks.core.encoding.int8 import LARGEST, NARROW, Linear, Quantized, has_int8_layers, largest_weight
 from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
@@ -17,7 +20,7 @@ from tasks.core.tokens.folder import Tokens
 from tasks.core.tokens.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.skipif(not has_int8_layers(), reason="this CPU has no VNNI, or torch no oneDNN")
+pytestmark = pytest.mark.skipif(not has_int8_layers(), reason="this CPU has no AVX2, or torch no oneDNN")
 
 
 def test_each_token_has_its_own_scale_and_zeros_stay_zeros() -> None:
@@ -36,12 +39,31 @@ def test_products_are_those_of_plain_integers() -> None:
         scale = max(abs(value) for value in x_TK[t].tolist()) / 127
         activations = [round(value / scale) for value in x_TK[t].tolist()]
         for n in range(32):
-            weight_scale = max(abs(value) for value in weight_NK[n].tolist()) / 127
+            weight_scale = max(abs(value) for value in weight_NK[n].tolist()) / largest_weight()
             weights = [round(value / weight_scale) for value in weight_NK[n].tolist()]
             total = sum(a * w for a, w in zip(activations, weights, strict=True))
             assert float(actual_TN[t, n]) == pytest.approx(total * scale * weight_scale + float(bias_N[n]), rel=1e-4, abs=1e-4)
     exact_TN = x_TK @ weight_NK.t() + bias_N
     assert float((actual_TN - exact_TN).abs().max()) < 0.02 * float(exact_TN.abs().max())
+
+
+def test_the_largest_sums_do_not_saturate() -> None:
+    sign_K = torch.ones(384)
+    sign_K[::3] = -1
+    for rows in (1, 7, 32, 300):
+        actual_TN = Linear.of(torch.stack([sign_K, -sign_K, sign_K.abs()] * 20), torch.zeros(60))(Quantized.of(sign_K.expand(rows, -1)))
+        torch.testing.assert_close(actual_TN, torch.tensor([384.0, -384.0, 128.0] * 20).expand(rows, -1))
+
+
+def test_weights_have_7_bits_where_the_cpu_has_no_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "from tasks.core.encoding.int8 import largest_weight; print(largest_weight())"
+    for limit, largest in (("AVX2", NARROW), ("", largest_weight())):
+        environment = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}
+        run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        assert int(run.stdout) == largest
+    weight_NK = torch.tensor([[1.0, -0.5], [0.0, 2.0]])
+    monkeypatch.setattr(int8, "largest_weight", lambda: NARROW)
+    assert Linear.of(weight_NK, torch.zeros(2)).scale_N.tolist() == pytest.approx([1 / 63, 2 / 63])
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +76,8 @@ def tower(tiny_encoder: Path) -> Encoder:
 def test_an_encoder_stays_close_and_a_row_keeps_its_bits(
     pooling: Literal["mean", "cls"], engine: str, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if engine and not openvino_int8.installed():
-        pytest.skip("OpenVINO is not installed")
+    if engine and not (openvino_int8.installed() and largest_weight() == LARGEST):
+        pytest.skip("OpenVINO is not installed, or this CPU has no VNNI")
     tower = load_towers(tiny_encoder, Shape(pooling=pooling, similarity="cosine")).document
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 40, size=40)
@@ -63,7 +85,8 @@ def test_an_encoder_stays_close_and_a_row_keeps_its_bits(
     tokens = Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]), np.arange(40, dtype=np.int32), Path(), 0, 64, "", "")
     monkeypatch.setattr(openvino_int8, "installed", lambda: engine)
     name, layers = quantized_layers(tower, load_tokenizer(tiny_encoder), CPU) or ("", None)
-    assert name.removesuffix(f", {engine}") in ("int8 and bf16", "int8 and fp32")
+    weights = "" if largest_weight() == LARGEST else " with 7-bit weights"
+    assert name.removesuffix(f", {engine}") in (f"int8{weights} and bf16", f"int8{weights} and fp32")
     rows = np.arange(40)
     exact, quantized = (encode(tower, tokens, rows, 256, CPU, layers=each) for each in (None, layers))
     assert (quantized * exact).sum(axis=1).min() > 0.99
@@ -73,12 +96,17 @@ def test_an_encoder_stays_close_and_a_row_keeps_its_bits(
 
 def test_which_engine(tower: Encoder, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
+    monkeypatch.setattr(packed, "largest_weight", lambda: LARGEST)
     if engine := openvino_int8.installed():
         assert (quantized_layers(tower, tokenizer, CPU) or [""])[0].endswith(f", {engine}")
     monkeypatch.setattr(openvino_int8, "has_graph", lambda _: False)
     for dtype, word in ((torch.bfloat16, "bf16"), (torch.float32, "fp32")):
         monkeypatch.setattr(packed, "compute_dtype", lambda *_, dtype=dtype: dtype)
         assert (quantized_layers(tower, tokenizer, CPU) or [""])[0] == f"int8 and {word}"
+    monkeypatch.setattr(openvino_int8, "has_graph", lambda _: True)
+    monkeypatch.setattr(openvino_int8, "installed", lambda: "OpenVINO")
+    monkeypatch.setattr(packed, "largest_weight", lambda: NARROW)
+    assert (quantized_layers(tower, tokenizer, CPU) or [""])[0] == "int8 with 7-bit weights and fp32", "OpenVINO is slower there"
     assert quantized_layers(tower, tokenizer, torch.device("meta")) is None
     monkeypatch.setattr(packed, "has_int8_layers", lambda: False)
     assert quantized_layers(tower, tokenizer, CPU) is None

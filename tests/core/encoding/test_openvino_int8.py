@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 
 from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.encode import encode
-from tasks.core.encoding.int8 import has_int8_layers
+from tasks.core.encoding.int8 import LARGEST, has_int8_layers, largest_weight
 from tasks.core.encoding.openvino_int8 import Range, Smoothed, has_graph, openvino_layers, random_texts, ranges
 from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
@@ -25,7 +25,9 @@ from tasks.core.tokens.folder import Tokens
 from tasks.core.tokens.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.skipif(not openvino_int8.installed(), reason="OpenVINO is not installed")
-multiplied = pytest.mark.skipif(not has_int8_layers(), reason="this CPU has no VNNI, so sums saturate, or torch no oneDNN")
+multiplied = pytest.mark.skipif(
+    not has_int8_layers() or largest_weight() < LARGEST, reason="this CPU has no VNNI, so sums saturate, or torch no oneDNN"
+)
 CPU = torch.device("cpu")
 LENGTHS = np.array([9, 9, 5, 1])
 
