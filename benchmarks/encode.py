@@ -2,7 +2,7 @@
 
     python benchmarks/encode.py [--texts 2000] [--model FOLDER] [--length 96] [--repeat 3]
 
-Ours is timed with its tokenizing, in the best dtype of the hardware and, where it has VNNI, in int8. sentence-transformers is timed at its
+Ours is timed with its tokenizing, in the best dtype of the hardware and, with AVX2, in int8. sentence-transformers is timed at its
 defaults (fp32, batch 32) and at its best here (each weight dtype that the hardware runs natively, several batch sizes). On a CPU, what is
 installed of two engines too, over batches sorted by length, with mean pooling: ONNX Runtime (onnx, onnxruntime) with dynamic int8, the form
 that sentence-transformers exports; OpenVINO (openvino) in bf16 and, with nncf, in int8 calibrated on 128 texts, with several requests under
@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModel, AutoTokenizer
 
 from tasks.core.encoding.encode import encode
-from tasks.core.encoding.int8 import has_int8_layers
+from tasks.core.encoding.int8 import LARGEST, has_int8_layers, largest_weight
 from tasks.core.encoding.openvino_int8 import installed
 from tasks.core.encoding.packed import quantized_layers
 from tasks.core.machine.devices import best_batch_tokens, choose_device, compute_dtype
@@ -62,7 +62,8 @@ def main() -> None:
     systems: dict[str, System] = {ours_name: ("ours", dtype, 0), defaults: ("theirs", torch.float32, 32)}
     if device.type == "cpu":
         if has_int8_layers():
-            systems[f"retemper (int8, {installed() or 'torch'})"] = ("ours", torch.int8, 0)
+            engine = installed() if largest_weight() == LARGEST else ""
+            systems[f"retemper (int8, {engine or 'torch'})"] = ("ours", torch.int8, 0)
         systems |= engines(dtype)
     for weights in {torch.float32, dtype}:
         for batch in (64, 256):
