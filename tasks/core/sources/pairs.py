@@ -116,7 +116,9 @@ def columns_of(where: str, names: Sequence[str], selection: str = "") -> Columns
     lowered = [name.strip().lower() for name in names]
     shown = ", ".join(name.strip()[:SHOWN] for name in names[:MOST]) + (" ..." if len(names) > MOST else "")
     named_columns = {role: unquote(name) for role, _, name in (column.partition("=") for column in selection[1:].split(",")) if role}
-    named_places = {role: [place for place, name in enumerate(lowered) if name == named_columns[role].lower()] for role in named_columns}
+    named_places = {  # none for a role without a name, though a column may have none either, as the row numbers that pandas writes
+        role: [place for place, name in enumerate(lowered) if name and name == named_columns[role].lower()] for role in named_columns
+    }
     if missing := next((role for role, role_places in named_places.items() if named_columns[role] and not role_places), None):
         raise Invalid(
             where=where,

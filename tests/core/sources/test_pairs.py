@@ -116,6 +116,7 @@ def test_a_spec_names_columns_by_their_roles(spec: str, line: str) -> None:
     [
         (["Nr", "Frage ", "ANTWORT"], "#query=Frage,passage=Antwort", Columns(1, 2)),
         (["id", "question", "answer", "split"], "#id=,split=", Columns(1, 2)),
+        (["", "id", "question", "answer", ""], "#id=,split=,label=", Columns(2, 3)),
         (["question", "answer", "answer_long"], "#passage=answer_long", Columns(0, 2)),
         (["question", "answer", "text"], "#passage=text", Columns(0, 2)),
         (["title", "text", "id"], "#query=title", Columns(0, 1, id=2)),
