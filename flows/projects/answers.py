@@ -1,6 +1,7 @@
 """The questions of `retemper new` and the valid answers: data set, queries, length of documents, encoder, what the team shares."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +45,13 @@ def read_queries(answer: str) -> str:
     return answer.strip()
 
 
-def read_length(answer: str) -> str:
-    """`auto`, or a number of tokens."""
+def read_length(answer: str, limit: int = sys.maxsize) -> str:
+    """`auto`, or a number of tokens; the encoder reads `limit` at most."""
     answer = answer.strip()
     if answer != AUTO and not (answer.isdecimal() and int(answer) >= 3):
         raise UserError(f"document length: found {answer!r}, expected a number of tokens, 3 or more, or {AUTO}")
+    if answer != AUTO and int(answer) > limit:
+        raise UserError(f"document length: found {answer}, expected at most {limit}, the encoder's limit, or {AUTO}; decrease it")
     return answer
 
 
@@ -86,8 +89,12 @@ def default_queries(data: str) -> str:
     spec = parse_dataset(data)
     if spec.kind in ("beir", "csv", "parquet"):
         try:
-            dataset_files(spec)
-            return "corpus" if spec.kind != "beir" or beir_qrels(spec.folder) else "pseudo"
+            files = dataset_files(spec)
+            if spec.kind == "beir":
+                return "corpus" if beir_qrels(spec.folder) else "pseudo"
+            if spec.kind == "parquet":
+                tables = {Path(file.relative_to(spec.folder).parts[0]).stem for file in files}
+                return "corpus" if tables & {"qrels", "default"} else "pseudo"
         except UserError:
             return "pseudo"
     return "corpus"

@@ -3,6 +3,7 @@ encoder knows them, and other things that a newcomer may not expect."""
 
 import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -67,9 +68,19 @@ def measure(documents: Path, encoder: Path | None, text: Text) -> Measured:
     return Measured(length_95, unknown / sum(counts), titled / len(sample), len(tags) / len(sample), next(iter(tags), ""))
 
 
-def suggest_length(tokens: int) -> int:
-    """The number of tokens to read if 95% of the documents have at most `tokens`: in steps of 32, from 64 to 256."""
-    return min(256, max(64, -(-tokens // 32) * 32))
+def suggest_length(tokens: int, limit: int) -> int:
+    """The number of tokens to read if 95% of the documents have at most `tokens`: in steps of 32, from 64 to 256, at most `limit`."""
+    return min(256, limit, max(64, -(-tokens // 32) * 32))
+
+
+def token_limit(encoder: Path | None) -> int:
+    """The most tokens of a text that the encoder in the folder `encoder` reads; any number if it is not downloaded yet."""
+    from tasks.core.models.limits import most_tokens
+
+    try:
+        return most_tokens(encoder) if encoder else sys.maxsize
+    except UserError:
+        return sys.maxsize
 
 
 def _sample(documents: Path) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
 from flows.projects.answers import AUTO, CACHE, NONE, physical, relative_answer, relative_data
 from flows.projects.layout import code_source, lay_out, write_readme
-from flows.projects.lengths import FOREIGN, MARKED, measure, suggest_length
+from flows.projects.lengths import FOREIGN, MARKED, measure, suggest_length, token_limit
 from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
@@ -55,7 +55,8 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to the questions. `length` is called with the tokens that 95% of the documents do not exceed, and the suggestion.
+    """The answers to the questions. `length` is called with the tokens that 95% of the documents do not exceed, the suggestion, and the
+    most tokens that the encoder reads.
 
     `sets`: further edits of params.yaml; `code`: a source of Retemper in place of the installed one; `like`: a finished project whose
     times are scaled.
@@ -65,7 +66,7 @@ class Answers:
     queries: str
     encoder: str
     share: str
-    length: Callable[[int, int], str]
+    length: Callable[[int, int, int], str]
     sets: Sequence[str] = ()
     code: str = ""
     like: Path | None = None
@@ -228,15 +229,24 @@ def _check_data(
     if sections["queries"] == "corpus" and (single or not stats["splits"]["train"]["queries"]) and splits.training_stages(stages, sections):
         recipes.apply(recipes.ZERO_SHOT)
         recipes.MEMORY.unlink()  # there is no earlier form to go back to
-        edit.apply(sets, path, check)
-        stages = _stages()
         display.warn(
             f"{sections['dataset']['source']}: found {'1 document' if single else 'no train queries'}, so the project trains nothing "
             f"(recipe {recipes.ZERO_SHOT}){'' if single else MADE}"
         )
+        kept = _outside_of_missing(sets, read_yaml(path))
+        if left_out := [setting for setting in sets if setting not in kept]:
+            display.warn(f"left out, because the recipe has no such entry: {', '.join(f'--set {setting}' for setting in left_out)}")
+        edit.apply(kept, path, check)
+        stages = _stages()
     if warning := splits.check(stages, read_yaml(path)):
         display.warn(warning)
     return stages, stats
+
+
+def _outside_of_missing(sets: Sequence[str], sections: Mapping[str, Any]) -> list[str]:
+    """The edits that do not change a key of an entry, as rounds.warmup, that `sections` lacks: they would make a part of an entry."""
+    keys = [setting.partition("=")[0].strip().split(".") for setting in sets]
+    return [setting for setting, key in zip(sets, keys, strict=True) if len(key) < 3 or key[1] in (sections.get(key[0]) or {})]
 
 
 def _stages() -> list[str]:
@@ -250,7 +260,8 @@ def _length(wanted: Answers, tell: Tell, warn: Tell) -> int:
     """Ask how many tokens of a document to read, and return the answer. Also tell what is unusual about the documents."""
     parameters = check(read_yaml(Path("params.yaml")))
     source = parameters.encoder.source
-    measured = measure(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
+    encoder = parse_encoder(source).folder
+    measured, limit = measure(Path("data/corpus/documents.parquet"), encoder, parameters.text), token_limit(encoder)
     length_95 = measured.most
     if measured.unknown >= FOREIGN:
         share = f"{100 * measured.unknown:.0f}% of the documents' tokens"
@@ -263,8 +274,9 @@ def _length(wanted: Answers, tell: Tell, warn: Tell) -> int:
     if measured.marked >= MARKED:
         share = f"{100 * measured.marked:.0f}% of the documents"
         tell(f"{share} have HTML, such as {measured.tag[:40]}, which is read as text; remove it at the source")
-    answer = wanted.length(length_95, suggest_length(length_95))
-    length = suggest_length(length_95) if answer == AUTO else int(answer)
+    suggested = suggest_length(length_95, limit)
+    answer = wanted.length(length_95, suggested, limit)
+    length = suggested if answer == AUTO else int(answer)
     if length < length_95:
         tell(f"{length} tokens of each document are read (95% have at most {length_95:,}); tokenize.passages=N reads N times as many")
     return length

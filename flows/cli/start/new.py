@@ -1,6 +1,7 @@
 """`retemper new`."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -61,24 +62,25 @@ def new(
     if missing and not is_interactive:
         raise UserError(f"new: found no {', '.join(missing)}, and no terminal to ask for them; give them, or --data and --defaults")
 
-    def answer(name: str, default: Text = None) -> str:
+    def answer(name: str, default: Text = None, *, read: Callable[[str], str] | None = None) -> str:
         question, value = answers.QUESTIONS[name], flag_values[name]
+        read = read or question.read
         if value is not None:
-            return question.read(value)
+            return read(value)
         if not is_interactive and default is not None:
-            return question.read(default)
+            return read(default)
         while True:
             try:
-                return question.read(str(typer.prompt(question.text, default=default)))
+                return read(str(typer.prompt(question.text, default=default)))
             except UserError as error:
                 print(f"retemper: {error}", file=sys.stderr)
             except typer.Abort:
                 raise KeyboardInterrupt(2) from None
 
-    def length(most: int, suggested: int) -> str:
+    def length(most: int, suggested: int, limit: int) -> str:
         if is_interactive and document_length is None:
             print(f"95% of the documents have at most {most} tokens.")
-        return answer("length", str(suggested))
+        return answer("length", str(suggested), read=lambda text: answers.read_length(text, limit))
 
     dataset = answer("data")
     wanted = Answers(

@@ -63,6 +63,16 @@ def test_queries_are_made_where_there_are_no_judgments(tmp_path: Path) -> None:
     assert default_queries("demo") == "corpus"
 
 
+@pytest.mark.parametrize("qrels", ["qrels.parquet", "qrels/train.parquet", "default/train-00000-of-00001.parquet"])
+def test_queries_are_made_for_tables_without_judgments(tmp_path: Path, qrels: str) -> None:
+    for name in ("documents.parquet", "queries.parquet"):
+        (tmp_path / name).write_text("x")
+    assert default_queries(f"parquet:{tmp_path}") == "pseudo"
+    (tmp_path / qrels).parent.mkdir(exist_ok=True)
+    (tmp_path / qrels).write_text("x")
+    assert default_queries(f"parquet:{tmp_path}") == "corpus"
+
+
 def test_relative_paths_are_seen_from_the_project(tmp_path: Path) -> None:
     (tmp_path / "here/data").mkdir(parents=True)
     with chdir(tmp_path / "here"):

@@ -1,20 +1,30 @@
 """How long documents are in tokens of an encoder, and what length is suggested."""
 
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from flows.projects.lengths import FOREIGN, SAMPLED, _sample, measure, suggest_length
+from flows.projects.lengths import FOREIGN, SAMPLED, _sample, measure, suggest_length, token_limit
+from tasks.core.models.limits import most_tokens
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text
 
 
-@pytest.mark.parametrize(("longest", "tokens"), [(1, 64), (64, 64), (65, 96), (215, 224), (2702, 256)])
-def test_the_suggested_length_holds_nearly_all_documents(longest: int, tokens: int) -> None:
-    assert suggest_length(longest) == tokens
+@pytest.mark.parametrize(
+    ("longest", "limit", "tokens"),
+    [(1, 512, 64), (64, 512, 64), (65, 512, 96), (215, 512, 224), (2702, 512, 256), (2702, 128, 128), (1, 40, 40)],
+)
+def test_the_suggested_length_holds_nearly_all_documents(longest: int, limit: int, tokens: int) -> None:
+    assert suggest_length(longest, limit) == tokens
+
+
+def test_the_limit_is_that_of_an_encoder_at_hand(tiny_encoder: Path, tmp_path: Path) -> None:
+    assert token_limit(tiny_encoder) == most_tokens(tiny_encoder) < 1000
+    assert token_limit(None) == token_limit(tmp_path) == sys.maxsize, "to be downloaded, whole or in part"
 
 
 def write_documents(path: Path, *groups: list[str]) -> Path:

@@ -150,6 +150,7 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
         ("mine", FLAGS | {"--share": ""}, "share: found nothing, expected none, a remote"),
         ("mine", FLAGS | {"--share": "a/b/c"}, "a/b not found; create it, or mount it"),
         ("mine", FLAGS | {"--document-length": "long"}, "document length: found 'long', expected a number of tokens"),
+        ("mine", FLAGS | {"--document-length": "9999"}, "document length: found 9999, expected at most 512, the encoder's limit, or auto"),
         ("mine", FLAGS | {"--set": "rounds.star.lr=fast"}, "params.yaml: rounds.star.lr: found 'fast'"),
         ("mine", FLAGS | {"--set": "rounds.star"}, "--set rounds.star: expected section.key=value"),
         ("mine", FLAGS | {"--queries": "pseudo", "--set": "rounds.star.epochs=2"}, "has no effect, because rounds.star.steps is 50"),
@@ -214,12 +215,15 @@ def test_the_working_folder_becomes_a_project(call: Call, beir_folder: Path, tmp
 def test_data_without_training_queries_becomes_a_project_that_trains_nothing(call: Call, beir_folder: Path, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (beir_folder / f"qrels/{split}.tsv").unlink()
-    result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--set", "bm25.k1=1.5", "--set", "fuse={}")
+    sets = ["--set", "bm25.k1=1.5", "--set", "rounds.warmup.lr=2e-5", "--set", "rounds.init.seed=7", "--set", "fuse={}"]
+    result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", *sets)
     assert result.returncode == 0, result.stderr
+    assert "left out, because the recipe has no such entry: --set rounds.warmup.lr=2e-5\n" in result.stderr
     assert "beir:../beir: found no train queries, so the project trains nothing (recipe zero_shot); to train on queries" in result.stderr
     assert "but no dev: the best system is chosen on test" in result.stderr
     parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
     assert (list(parameters["rounds"]), parameters["fuse"], parameters["bm25"]["k1"]) == (["init"], {}, 1.5)
+    assert parameters["rounds"]["init"]["seed"] == 7
     assert not (tmp_path / "mine/.retemper/recipe.json").exists()
     dry_run = call("run", "--dry-run", "--json", folder=tmp_path / "mine")
     assert dry_run.returncode == 0, dry_run.stderr
