@@ -114,7 +114,7 @@ def systems(sections: Mapping[str, Any], name: str | None) -> Systems:
     if name is not None and name not in rounds:
         raise UserError(f"--round {name}: found no such round in {PARAMS}, expected one of {', '.join(rounds) or 'its rounds (none yet)'}")
     trainable = [round_name for round_name, entry in rounds.items() if entry.get("steps") != 0 and not _needs(entry, sections)]
-    if name is not None and rounds[name].get("steps") != 0 and (needs := _needs(rounds[name], sections)):
+    if name is not None and (needs := _needs(rounds[name], sections)):
         hint = f", such as {', '.join(trainable)}" if trainable else ""
         raise UserError(f"--round {name}: needs {needs}, expected a round that needs no earlier one{hint}")
     trained = name or next(iter(trainable), None)
@@ -135,9 +135,10 @@ def _free_name(rounds: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 
 def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    """What a round needs that a preview does not have; empty if it can be trained by itself."""
+    """What a round needs that a preview does not have; empty if it can be trained by itself, or is an encoder as it is."""
+    pretrained = () if entry.get("steps") == 0 else sections.get("pretrain") or ()  # a training may start from base in its place
     for key, available in (
-        ("init", {"base", *(sections.get("pretrain") or {}), *(sections.get("encoders") or {})}),
+        ("init", {"base", *pretrained, *(sections.get("encoders") or {})}),
         ("negatives", set(FIRST)),
     ):
         if entry.get(key) not in available:

@@ -60,6 +60,16 @@ def test_without_a_round_that_can_be_trained_there_is_the_encoder_alone() -> Non
     assert choose_systems({"init": INIT, "warmup": WARMUP}, "init").rounds == {"init": INIT}
 
 
+@pytest.mark.parametrize("init", ["warmup", "costa"])
+def test_a_round_without_steps_is_not_trained(init: str) -> None:
+    """It would be trained from base, and shown as if it were the truncated encoder that it is in params.yaml."""
+    rounds = {"init": INIT, "warmup": WARMUP, "narrow": {**INIT, "init": init, "width": 128}}
+    with pytest.raises(UserError, match=rf"^--round narrow: needs init: {init}, expected .*, such as warmup$"):
+        choose_systems(rounds, "narrow", pretrain={"costa": {}})
+    narrow = {**INIT, "width": 128}
+    assert choose_systems({**rounds, "narrow": narrow}, "narrow").rounds == {"narrow": narrow}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
