@@ -36,11 +36,12 @@ class Point:
 def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
     """The points of a sweep: the product of `grid`, then `points`, each once for every combination of `repeat`.
 
-    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`, in this order. Raises UserError if the
-    file is not a sweep, or two points have the same name.
+    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`, in this order. Steps of `edits` take the
+    place of epochs of `set`. Raises UserError if the file is not a sweep, or two points have the same name.
     """
     value = _read(file)
-    always = {**_sections(file, value.get("sections")), **value.get("set", {})}
+    stepped = {f"{key.strip().removesuffix('.steps')}.epochs" for key, _, steps in (one.partition("=") for one in edits) if steps}
+    always = {**_sections(file, value.get("sections")), **{key: one for key, one in value.get("set", {}).items() if key not in stepped}}
     grid, repeats = _lists(value.get("grid", {})), list(_product(_lists(value.get("repeat", {}))))
     points = []
     for own, name, setting in [

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from flows.experiments.sweep import inputs
 from tasks.core.errors import UserError
 
 
-def points(tmp_path: Path, text: str) -> list[Point]:
+def points(tmp_path: Path, text: str, edits: Sequence[str] = ()) -> list[Point]:
     (tmp_path / "grid.yaml").write_text(text)
-    return read_points(tmp_path / "grid.yaml")
+    return read_points(tmp_path / "grid.yaml", edits)
 
 
 def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
@@ -87,3 +88,12 @@ def test_epochs_of_a_point_are_refused_where_steps_decide(tmp_path: Path, monkey
     Path("params.yaml").write_text("rounds: {star: {steps: 4}}\n")
     with pytest.raises(UserError, match=r"^point x: --set rounds\.star\.epochs=2: has no effect, because rounds\.star\.steps is 4; "):
         inputs(Point("x", ("rounds.star.epochs=2",)), lambda _: None)
+
+
+def test_steps_on_the_command_line_take_the_place_of_the_files_epochs(tmp_path: Path) -> None:
+    """As docs/recipes/low_resource/curve.yaml says. Epochs of a point itself are a matter of the row, so they stay, to be refused."""
+    text = "set: {rounds.a.epochs: 1, rounds.b.epochs: 1}\ngrid: {%s: [1, 2]}\n"
+    kept = [points(tmp_path, text % "rounds.a.lr", [edit])[0].assignments for edit in ("rounds.a.steps=9", "rounds.a.steps=")]
+    assert kept[0] == ("rounds.b.epochs=1", "rounds.a.lr=1", "rounds.a.steps=9")
+    assert kept[1] == ("rounds.a.epochs=1", "rounds.b.epochs=1", "rounds.a.lr=1", "rounds.a.steps="), "steps are removed, so epochs count"
+    assert "rounds.a.epochs=1" in points(tmp_path, text % "rounds.a.epochs", ["rounds.a.steps=9"])[0].assignments
