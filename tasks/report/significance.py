@@ -14,7 +14,7 @@ from tasks.core.statistics.power import Effect, effect, power_warning
 from tasks.report.params import Report
 from tasks.report.systems import System
 
-PAPERS = {"dev": 0.01, "test": 0.05}  # levels at which the ADORE and LTRe papers mark a difference, without correction
+PAPERS = {"dev": 0.01, "test": 0.05}  # levels at which STAR and ADORE's Table 2 marks a difference, without correction
 
 
 @dataclass(frozen=True)
