@@ -83,7 +83,7 @@ def make(
     own, own_source = _of_commit(project, now)
     parts, origins = champion.parts_at(project, now), record.get("origins", {})
     start = starting.Start(name, now.model, parts, own, sections, origins, now.number, _why_index_is_lost(project, now))
-    refused = starting.refusals(start, named=settings.systems, changes=settings.round)
+    refused = starting.refusals(start, named=settings.systems, changes=settings.round, fused=fused)
     before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
     after = recipe(_of_systems(settings, sections), source)
     compared = {*before, *after}.difference(UNTRAINED)  # the recipe that an older version recorded may have more

@@ -75,12 +75,16 @@ def round_of(start: Start) -> dict[str, Any]:
     return entry_of(start.recipe, "rounds", str(tower.get("round", start.dense)))
 
 
-def refusals(start: Start, *, named: Sequence[str] | None = None, changes: Mapping[str, Any] | None = None) -> dict[Mode, str]:
+def refusals(
+    start: Start, *, named: Sequence[str] | None = None, changes: Mapping[str, Any] | None = None, fused: bool = True
+) -> dict[Mode, str]:
     """The modes that this champion rules out, with the reason. `named`: `retrain.systems`, which alone may become champion.
 
-    `changes`: `retrain.round`, which replaces keys of the recipe's round in mode continue.
+    `changes`: `retrain.round`, which replaces keys of the recipe's round in mode continue. `fused`: whether a fusion may become champion.
     """
     refused: dict[Mode, str] = {}
+    if not fused and start.model in start.parts.fusion:  # as it is, it could not be crowned again
+        refused["index"] = f"{start.name} is a fusion, which promotion.fusions excludes"
     if named is not None and start.origin not in named:
         refused["continue"] = refused["query_tower"] = refused["index"] = (
             f"{start.name} comes from {start.origin}, which retrain.systems lacks"

@@ -79,9 +79,11 @@ class Worktree:
         with Path("params.yaml").open("w") as handle:
             YAML().dump(params, handle)
 
-    def make(self, mode: str = "auto", champions: Sequence[champion.Champion] | None = None, **settings: Any) -> plan.Planned:
-        crowned = [self.now] if champions is None else champions
-        return plan.make(Path(), Retrain(**{"mode": mode, **settings}), crowned, run=lambda targets: self.ran.append(list(targets)))
+    def make(
+        self, mode: str = "auto", champions: Sequence[champion.Champion] | None = None, fused: bool = True, **settings: Any
+    ) -> plan.Planned:
+        crowned, rule = [self.now] if champions is None else champions, Retrain(**{"mode": mode, **settings})
+        return plan.make(Path(), rule, crowned, fused=fused, run=lambda targets: self.ran.append(list(targets)))
 
 
 def with_how(record: history.Ended, how: dict[str, Any] | None) -> history.Ended:
@@ -321,6 +323,10 @@ def test_auto_starts_from_a_fusion_whose_run_is_lost(
     worktree.lost = ["data/runs/hybrid/fusion.json"]
     assert worktree.make().choice.mode == "query_tower"
     assert read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"] == "./.retemper/starts/e1"
+    write_corpus(Path("data/corpus"), BEFORE | {"d9": ("", "nine")}, ASKED, JUDGED)
+    for fused in (True, False):  # the champion itself, over more documents, may not become champion without fusions
+        worktree.write(full_params)
+        assert worktree.make(fused=fused, document_share=9).choice.mode == ("index" if fused else "full")
     worktree.write(full_params)
     worktree.lost = ["data/runs/hybrid/fusion.json", "data/corpus"]
     line = "data/corpus of then: neither in the cache nor on the remote, so no start from champion/2"

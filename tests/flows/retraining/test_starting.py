@@ -194,6 +194,9 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     assert refusals(replace(start, lost="not kept")) == dict.fromkeys(("query_tower", "index"), "not kept")
     message = "champion/3 comes from star_adore, which retrain.systems lacks"
     assert refusals(start, named=["hybrid"]) == dict.fromkeys(("continue", "query_tower", "index"), message), "it was set by hand"
+    fusion = start_of(full_params, "hybrid")
+    assert refusals(fusion) == refusals(start, fused=False) == {}
+    assert refusals(fusion, fused=False) == {"index": "champion/3 is a fusion, which promotion.fusions excludes"}
     full_params["rounds"]["star"]["loss"] = "kl"
     assert set(refusals(start)) == {"continue"}
     with pytest.raises(
