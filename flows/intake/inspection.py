@@ -325,8 +325,9 @@ class Inbox:
         if earlier and (earlier.state, earlier.beside) == ("accepted", batch.beside) and earlier.rules != batch.rules:
             return replace(batch, state="accepted", odd=earlier.odd, by=earlier.by, shift=earlier.shift)  # its texts were judged then
         earlier_shifts = _quarantining_shifts(earlier, rules) if earlier else {}
-        for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
-            if rules.shift is None or len(texts) < rules.least:
+        samples = ((checked.documents, checked.texts), (checked.queries, checked.questions))
+        for kind, (count, texts) in zip(KINDS, samples, strict=True):
+            if rules.shift is None or count < rules.least:
                 continue
             if not (shift := earlier_shifts.get(kind)):
                 if not reference:

@@ -30,7 +30,10 @@ class Gate(Params):
         0.01, gt=0, lt=1, description="a batch is kept out for a shift only if the permutation p-value of its AUC is at most this"
     )
     least: int = Field(
-        50, ge=2, description="batches with fewer new documents (or queries) than this are not tested for duplicates or shift"
+        50,
+        ge=2,
+        description="a batch with fewer new documents than this is not tested for duplicates; with fewer documents (or queries) in all, "
+        "these are not tested for shift",
     )
     sample: int = Field(
         1000, ge=50, description="texts of the batch that the test of shift reads; it reads twice as many of the champion's data"

@@ -33,7 +33,9 @@ class Retrain(Params):
         le=1,
         description="continue, query_tower: share of the known training queries that are trained on again together with new ones",
     )
-    round: dict[str, Any] = Field({}, description="continue: keys of the round that differ from params.yaml's last one, such as lr, epochs")
+    round: dict[str, Any] = Field(
+        {}, description="continue: keys that differ from those of params.yaml's round that the champion comes from, such as lr, epochs"
+    )
     adore: dict[str, Any] = Field({}, description="query_tower: keys of the entry of adore that differ from params.yaml's or the defaults")
     least_share: float = Field(
         0.01,

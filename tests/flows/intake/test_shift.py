@@ -106,9 +106,11 @@ def test_a_foreign_batch_is_quarantined_and_let_in_by_hand(tmp_path: Path, monke
     assert inbox.accept(rule, "beir:base", tmp_path, name="noise").state == "accepted"
     assert not messages
     assert [batch.state for batch in take_in(rule, "beir:base", tmp_path).batches] == ["accepted", "accepted"]
-    off = Intake(inbox="inbox", gate=Gate(shift=None))
-    write_corpus(tmp_path / "inbox/third", ["x y z"] * 60)
-    assert take_in(off, "beir:base", tmp_path).batches[-1].shift == {}
+    gates = {"third": Gate(shift=None), "thin": Gate(least=61, sample=50), "tried": Gate(least=60, sample=50)}
+    for name, gate in gates.items():
+        write_corpus(tmp_path / "inbox" / name, leads[500:560])
+        shift = take_in(Intake(inbox="inbox", gate=gate), "beir:base", tmp_path).batches[-1].shift
+        assert bool(shift) == (name == "tried"), "the size of the batch decides, not that of the sample"
 
 
 def test_a_shift_stays_found_whatever_a_later_champion_makes_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
