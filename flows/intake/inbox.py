@@ -18,7 +18,7 @@ from flows.batches.records import form_of
 from flows.intake.gate import may_arrive_later
 from flows.intake.inspection import Inbox, Say
 from flows.intake.settings import Intake
-from flows.intake.verdict import Batch, State, counts, is_news, save
+from flows.intake.verdict import Batch, counts, is_news, save
 from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
 from tasks.core.errors import UserError
@@ -112,8 +112,12 @@ def list_batches(intake: Intake, source: str, project: Path) -> list[Batch]:
     inbox = _inbox(intake, source, project)
     batches = []
     for path in inbox.batches():
-        writing: State = "being written" if inbox.is_being_written(path) else "not checked"
-        batches.append((None if writing == "being written" else inbox.verdict(path)) or Batch(path.name, writing))
+        if path.name.startswith("."):
+            batches.append(Batch(path.name, "left out", wrong=("its name begins with a dot",)))
+        elif inbox.is_being_written(path):
+            batches.append(Batch(path.name, "being written"))
+        else:
+            batches.append(inbox.verdict(path) or Batch(path.name, "not checked"))
     return batches
 
 

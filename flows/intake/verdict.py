@@ -12,7 +12,7 @@ from tasks.core.files import from_record, read_json, write_json
 from tasks.core.plurals import counted
 
 ACCEPTED, QUARANTINE = Path(".retemper/accepted"), Path(".retemper/quarantine")
-State = Literal["accepted", "quarantined", "being written", "not checked"]
+State = Literal["accepted", "quarantined", "being written", "left out", "not checked"]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ app = group(name="intake", invoke_without_command=True)
 
 @app.callback()
 def show(context: typer.Context, as_json: Json = False) -> int:
-    """The batches of the inbox: accepted, quarantined and why, being written, or not checked yet; check one, accept one."""
+    """The batches of the inbox: accepted, quarantined and why, being written, left out, or not checked yet; check one, accept one."""
     context.obj = as_json
     if context.invoked_subcommand:
         return 0

@@ -200,7 +200,7 @@ def test_a_file_that_is_being_written_waits(project: Path, take: Take) -> None:
     assert take() == {}
     write(project / "inbox/a.csv", "question,answer", "one,eins")
     assert take(RULE.model_copy(update={"settle_seconds": 1000.0})) == {}
-    assert [batch.state for batch in list_batches(RULE, BASE, project)] == ["being written", "not checked"]
+    assert [batch.state for batch in list_batches(RULE, BASE, project)] == ["left out", "not checked"]
     assert take()["a.csv"].state == "accepted"
 
 

@@ -101,7 +101,7 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
     assert batches["07-csv"].judgments == {"train": 1}
 
     states = {batch.name: batch.state for batch in list_batches(RULE, SOURCE, project)}
-    assert states[".08-half"] == states["09-empty"] == "being written"
+    assert (states[".08-half"], states["09-empty"]) == ("left out", "being written"), "the first may be, or was set aside"
     assert {name for name, state in states.items() if state == "quarantined"} == {n for n, b in batches.items() if b.state == "quarantined"}
     assert {path.stem for path in (project / ".retemper/quarantine").iterdir()} == {n for n, s in states.items() if s == "quarantined"}
     with pytest.raises(UserError, match="batch 03-leak: cannot be merged: 1 training query that is also in dev or test"):

@@ -193,7 +193,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served_retraining: Any)
         ("001", "accepted", 10),
     ]
     listing = json.loads(project.call("intake", "--json")[0])
-    assert [batch["state"] for batch in listing] == ["being written", "quarantined", "accepted"]
+    assert [batch["state"] for batch in listing] == ["left out", "quarantined", "accepted"]
     assert "cannot be merged" in project.call("intake", "accept", "000-bad", status=2)[1]
     assert "batch 001: accepted" in project.call("intake", "check", str(inbox / "001"))[0]
     project.call("champion", "rollback")
