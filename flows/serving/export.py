@@ -16,8 +16,8 @@ from flows.results.search import search_parts
 from flows.serving.card import without_folder, write_card
 from flows.serving.vectors import write_vectors
 from tasks.core.errors import UserError
-from tasks.core.files import new_folder, read_json, write_json
-from tasks.core.models.export import Export, file_digests, read_record, write_record
+from tasks.core.files import new_folder, read_json, read_mapping, write_json
+from tasks.core.models.export import Export, file_digests, read_record, refuse_damaged, write_record
 from tasks.core.params.sections import read_yaml
 from tasks.core.text.document import Text
 
@@ -50,6 +50,21 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
             write_vectors(champion.getter(project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)
         write_record(new, replace(read_record(new), files=file_digests(new)))
         write_card(project, now, new)  # not among the files with digests: people edit it
+    return now
+
+
+def exported(project: Path, folder: Path, *, documents: bool, vectors: bool) -> Champion | None:
+    """The current champion if `folder` is its export with just these parts, as after a push that failed; else None.
+
+    Corrupt if a file of that export is missing, or has changed.
+    """
+    now, record = current(project), read_mapping(folder / "champion.json")
+    if (record.get("number"), record.get("commit")) != (now.number, now.commit):
+        return None
+    written = read_record(folder)
+    if (written.documents is not None, (folder / "vectors.parquet").exists()) != (documents, vectors):
+        return None
+    refuse_damaged(folder, written)
     return now
 
 

@@ -53,7 +53,7 @@ def push(folder: Path, repo: str) -> str:
         raise Unavailable("HF_HUB_OFFLINE is set, so nothing was pushed; unset it and run again") from None
     except (OSError, httpx.HTTPError, ValueError) as error:
         line = printable(" ".join(str(error).replace(os.environ[TOKEN], "***").split())) or type(error).__name__
-        raise Unavailable(f"--push-to-hub {repo}: not pushed ({line[:300]}); the folder {folder} is complete, push it again") from None
+        raise Unavailable(f"--push-to-hub {repo}: not pushed ({line[:300]}); run the same command again, which pushes {folder}") from None
     if card is None or not keeps_card:
         return str(url)
     found = "differs from what Retemper wrote" if MARK in card else "was written by hand, or by an earlier version of Retemper"
@@ -70,7 +70,7 @@ def former_files(api: Any, repo: str, present: set[str], *, scratch: Path) -> se
     except UserError:
         raise Corrupt(
             f"--push-to-hub {repo}: its {RECORD} is not the record of an export, so which files are of one is unknown; delete it there, "
-            "with the files of the former export, and push again"
+            "with the files of the former export, and run again"
         ) from None
 
 

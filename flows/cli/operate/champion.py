@@ -115,13 +115,16 @@ def export(
 ) -> int:
     """Copy all that serving needs from the cache, with a model card: encoder, index, ids, text settings; for a fusion, BM25 and weights."""
     from flows.serving import hub
-    from flows.serving.export import export
+    from flows.serving.export import export, exported
 
+    parts, found = {"documents": with_documents, "vectors": vectors}, None
     if push_to_hub:
         hub.check(push_to_hub)
-    crowned = export(Path.cwd(), folder, documents=with_documents, vectors=vectors)
+        found = exported(Path.cwd(), folder, **parts)  # by an earlier call, whose push failed
+    crowned = found or export(Path.cwd(), folder, **parts)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    written = f"\n\nwrote {folder} ({size / 2**20:,.1f} MiB); to serve it: retemper serve --export {quote(str(folder))}"
+    written = f"{'found' if found else 'wrote'} {folder} ({size / 2**20:,.1f} MiB)"
+    written = f"\n\n{written}; to serve it: retemper serve --export {quote(str(folder))}"
     status = _show(crowned, as_json or context.obj, written)
     if push_to_hub:
         print(f"pushed to {hub.push(folder, push_to_hub)}", file=sys.stderr)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -108,6 +109,33 @@ def test_the_whole_export_by_the_command(
     record = read_record(out)
     expected = resident_tower(out / record.encoders["tower"][0], record.query["max_length"], record.query["prefix"])("a river")[0]
     assert np.allclose(scope["vector"], expected, rtol=1e-4, atol=1e-5), "the card's code gives the server's vector"
+
+
+def test_the_command_whose_push_failed_pushes_what_it_exported(
+    crown: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crown("warmup")
+    out = tmp_path / "out"
+    command = ["champion", "export", str(out), "--push-to-hub", "me/x"]
+
+    def refusal(*more: str) -> str:
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main([*command, *more])
+        return capsys.readouterr().err
+
+    FakeHub(monkeypatch, httpx.ConnectError("refused"))
+    assert refusal().endswith(f"me/x: not pushed (refused); run the same command again, which pushes {out}\n")
+    fake_hub = FakeHub(monkeypatch)
+    for other in ("--with-documents", "--vectors"):
+        assert f"{out}: not empty, expected a new folder" in refusal(other)
+    assert not fake_hub.messages
+    assert main(command) == 0
+    assert f"\n\nfound {out} (" in capsys.readouterr().out and fake_hub.messages == ["me/x: Export champion/1 warmup"]
+    damage(out, "encoder/model.safetensors")
+    assert "model.safetensors: its content has changed since the export" in refusal()
+    crown("warmup")
+    assert f"{out}: not empty, expected a new folder" in refusal(), "it is another champion's"
+    assert len(fake_hub.messages) == 1
 
 
 @pytest.mark.usefixtures("project")

@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_push_is_one_line(tmp_path: Path, monkeypatch: pyte
     )
     for error, line in (
         (OfflineModeIsEnabled("offline"), "^HF_HUB_OFFLINE is set, so nothing was pushed"),
-        (httpx.ConnectError("refused hf_secret"), r"me/x: not pushed \(refused \*\*\*\); the folder .* is complete, push it again"),
+        (httpx.ConnectError("refused hf_secret"), r"me/x: not pushed \(refused \*\*\*\); run the same command again, which pushes /"),
     ):
         FakeHub(monkeypatch, error)
         with pytest.raises(UserError, match=line):
