@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from typer.main import get_command
 
 from flows.cli.main import build
+from flows.retraining.notify import BLOCK, WEBHOOK
 from tasks.search.server.__main__ import GRACE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +59,7 @@ def test_every_service_is_pinned_and_private() -> None:
             assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).resolve() == DOCKERFILE
     required = set(re.findall(r"\$\{(\w+):\?", text))
     assert required == set(SECRETS), "no secret has a default"
-    assert set(re.findall(r"\$\{(\w+)", text)) == required | {"PROJECT", "RUN_AS"}
+    assert set(re.findall(r"\$\{(\w+)", text)) == required | {"PROJECT", "RUN_AS", "EXTRAS", "RETEMPER_WEBHOOK", "RETEMPER_NOTIFY_BLOCK"}
 
 
 def test_a_restarted_prefect_server_does_not_wait_for_the_lock_of_a_killed_one(tmp_path: Path) -> None:
@@ -84,6 +85,7 @@ def test_services_of_the_project_have_time_to_stop_and_a_home_that_lasts() -> No
         home = service["environment"]["HOME"]
         assert f"home:{home}" in service["volumes"], "a user that the image lacks has HOME=/, which it cannot write"
         assert f"install --directory --mode 1777 {home}\n" in DOCKERFILE.read_text(encoding="utf-8")
+        assert {WEBHOOK, BLOCK} <= service["environment"].keys(), "or nobody hears of a failed retraining"
 
 
 def test_git_ignores_the_file_of_secrets(tmp_path: Path) -> None:
@@ -116,6 +118,8 @@ def test_what_the_image_is_made_of_is_there() -> None:
     allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")}
     assert allowed == set(sources), ".dockerignore keeps out what COPY needs, or lets in more"
     (extras,) = re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE)
+    builds = [service["build"] for service in SERVICES.values() if "build" in service]
+    assert builds and all(one["args"] == {"EXTRAS": f"${{EXTRAS:-{extras}}}"} for one in builds), "one image, as deploy/.env says"
     extras_section = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2]
     assert all(re.search(rf"^{extra} = \[", extras_section, re.MULTILINE) for extra in extras.split(","))
 
