@@ -85,7 +85,7 @@ class Adore(QuerySide):
     steps: Count | None = Field(
         None, ge=0, description="optimizer steps; 0: the round's query tower as it is, over `index`; null: derived from `epochs`"
     )
-    negatives: str = Field(description="none, unless lists is `given`; then bm25, official, or an entry of mine or mix")
+    negatives: str = Field(description="none, unless lists is `given`; then bm25, official, or an entry of mine, mix, or teacher")
     lists: Literal["retrieved", "refreshed", "random", "given"] = Field(
         "retrieved",
         description="what a query is trained against. retrieved: the list from a full search at each step; refreshed: from a search "

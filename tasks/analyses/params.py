@@ -10,7 +10,9 @@ class Analysis(Params):
     """The papers' analyses of one round, on dev (or test, if dev has fewer than two judged queries): retemper run analyses."""
 
     round: str = Field(description="round to analyze")
-    negatives: str = Field(description="negatives to compare with those that the round itself finds: bm25, official, or an entry of mine")
+    negatives: str = Field(
+        description="negatives to compare with those that the round itself finds: bm25, official, or an entry of mine, mix, or teacher"
+    )
     depth: Count = Field(
         200,
         ge=2,

@@ -108,7 +108,8 @@ class ShardStore:
     def forget(self, family: str, seconds: float) -> None:
         """Remove the shards of `family` that this encode did not use, and all shards unused for `seconds`.
 
-        The former contain changed or deleted texts, and a deleted document must leave no trace.
+        The former contain changed or deleted texts. Shards of other families (other weights) do not say which texts they hold, so those
+        with deleted ones stay until they are old; `retemper forget` removes them.
         """
         oldest = time.time() - seconds
         for file in self.folder.glob("*.npy"):

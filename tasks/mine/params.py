@@ -26,7 +26,11 @@ class Mine(Params):
         description="guard against unjudged positives: discard negatives that score above the query's best positive minus this, in "
         "score units",
     )
-    skip: Count = Field(0, ge=0, description="top-ranked negatives to discard first, in ranks (they may be unjudged positives)")
+    skip: Count = Field(
+        0,
+        ge=0,
+        description="top-ranked negatives to discard, in ranks, after those that the margins discard (they may be unjudged positives)",
+    )
     precision: Literal["bf16", "fp32"] = Field(
         "bf16", description="precision of query encoding; bf16 where the hardware supports it, else fp32"
     )

@@ -34,7 +34,7 @@ class Pretrain(Params):
     """
 
     init: str = Field(
-        description="the encoder to start from, with its MLM head if it has one: base, or an entry of pretrain, rounds, or adore "
+        description="the encoder to start from, with its MLM head if it has one: base, or an entry of encoders, pretrain, rounds, or adore "
         "(with steps: 0)"
     )
     scratch: Scratch | None = Field(None, description="random weights of this size; null: the weights of init")
@@ -59,7 +59,8 @@ class Pretrain(Params):
         "without a head, training and retrieval use the same vector; cls: the first token's (the paper); mean: over tokens",
     )
     projector: Literal["nonlinear", "linear", "none"] = Field(
-        "nonlinear", description="a layer over the text vector (Eq. 5), discarded afterwards"
+        "nonlinear",
+        description="costa: a layer over the text vector (Eq. 5). It is kept beside the encoder, for rounds with `projector`",
     )
     similarity: Literal["dot", "cosine"] = Field("dot", description="similarity of text and span vectors, sim of Eq. 8")
     temperature: float | None = Field(

@@ -16,7 +16,7 @@ class Reranker(Params):
         "source",
         description="source: the source's own one-label classifier; new: a randomly initialized one over any encoder, to be trained",
     )
-    negatives: str = Field(description="training negatives: none, official, bm25, or an entry of mine or mix")
+    negatives: str = Field(description="training negatives: none, official, bm25, or an entry of mine, mix, or teacher")
     steps: Count = Field(0, ge=0, description="optimizer steps; 0: used as is")
     batch_queries: Count = Field(8, ge=1, description="queries per step")
     hard_negatives: Count = Field(

@@ -11,7 +11,7 @@ from tasks.core.params.sections import InferenceTokens, Params
 class Teacher(Params):
     """Which pairs a cross-encoder scores: negatives and every known positive of their queries."""
 
-    negatives: str = Field(description="negatives to score: official, bm25, or an entry of mine or mix")
+    negatives: str = Field(description="negatives to score: official, bm25, or an entry of mine, mix, or teacher")
     reranker: str = Field(description="the cross-encoder, an entry of rerankers")
     depth: Count = Field(200, ge=1, description="top-ranked negatives to score per query")
     max_length: Count = Field(256, ge=16, description="maximum tokens of query and document together; the longer of the two is truncated")

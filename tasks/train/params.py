@@ -26,7 +26,7 @@ class Lora(Params):
 class Round(Params):
     """One training of the bi-encoder. Descriptions give the papers' values where they differ from the defaults."""
 
-    init: str = Field(description="the encoder to start from: base, or an entry of pretrain, rounds, or adore")
+    init: str = Field(description="the encoder to start from: base, or an entry of encoders, pretrain, rounds, or adore")
     negatives: str = Field(
         description="source of hard negatives: none (in-batch only), random (sampled uniformly from the corpus again at each step), "
         "official, bm25, or an entry of mine, mix, or teacher"

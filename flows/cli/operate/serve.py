@@ -32,9 +32,10 @@ def serve(
         Path | None, typer.Option(metavar="FOLDER", help="Serve a folder of `retemper champion export`; needs no project.")
     ] = None,
     log_queries: Annotated[LogQueries | None, typer.Option(help="Log queries and clicks: as keyed hashes, or as typed.")] = None,
-    log: Annotated[Path, typer.Option(metavar="FILE", help="File for logged queries and clicks, as JSON Lines.")] = Path(
-        ".retemper/queries.jsonl"
-    ),
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File for logged queries and clicks, as JSON Lines; default: .retemper/queries.jsonl."),
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Also answer requests for this host name, such as a proxy sends. May be repeated."),
@@ -72,9 +73,13 @@ def serve(
         raise UserError(f"serve: found {', '.join(misplaced)}, expected only with retemper schedule; remove it")
     if model and export:
         raise UserError("serve: found --model and --export, expected one of them")
+    if log and not log_queries:
+        raise UserError("serve: found --log without --log-queries, expected both; add --log-queries hashed or plain")
+    if fetch and (model or export):
+        raise UserError("serve: found --fetch, expected it only where the champion is served; remove it")
     if not export:
         project_folder()
-    from flows.serving.serve import Settings
+    from flows.serving.serve import LOG, Settings
     from flows.serving.serve import serve as run
 
-    return run(Settings(host, port, model, export, log_queries, log, tuple(allow_host or ()), fetch))
+    return run(Settings(host, port, model, export, log_queries, log or LOG, tuple(allow_host or ()), fetch))

@@ -34,7 +34,11 @@ def run(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Name the stages that may run, with time, memory, and disk space by recorded runs; change nothing."),
+        typer.Option(
+            "--dry-run",
+            help="Name the stages that may run, with time, memory, and disk space by recorded runs; change nothing. A "
+            "new encoder is downloaded.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, with the reason why each stage runs.")] = False,
     ignore_disk: Annotated[bool, typer.Option("--ignore-disk", help="Run even if the estimated new files do not fit on the disk.")] = False,

@@ -14,12 +14,16 @@ MIG = "MIG-"  # begins the name of a slice of a GPU
 class Runtime(Params):
     """Settings that must not change a result: the content of runtime.yaml, which is optional and not tracked by DVC."""
 
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto uses the first GPU, else the CPU")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto: GPUs if there are any (each stage one of them), else the CPU | cpu | cuda | cuda:N: that GPU alone",
+    )
     threads: int | None = Field(
         None,
         ge=1,
         description="CPU threads, per worker if there are several; null: one per core (or fewer by a CPU quota), divided among the "
-        "workers. Another count may change the last bits of a result",
+        "workers (engine ray: all of the smallest node). Another count may change the last bits of a result",
     )
     slots: int = Field(1, ge=1, description="without a GPU: how many stages that need a device run at once; give each its share of threads")
     checkpoint_seconds: float = Field(

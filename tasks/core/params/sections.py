@@ -40,7 +40,8 @@ TrainingTokens = Annotated[
     Field(
         ge=512,
         description="maximum tokens per forward pass, padding included (a step is split into these); null: 2,048 on a CPU (bf16 "
-        "with AMX: 8,192), 16,384 on a GPU; for rounds and adore of encoders like BERT up to 131,072, by its memory",
+        "with AMX: 8,192), 16,384 on a GPU (for rounds, adore, and pretrain of encoders like BERT up to "
+        "131,072), or what half of its memory holds",
     ),
 ]
 InferenceTokens = Annotated[

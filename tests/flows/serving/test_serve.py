@@ -48,6 +48,8 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--model", "warmup", "--export", "x"], "serve: found --model and --export, expected one of them"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: found no address"),
         (["--allow-host", "search.example:8080"], "--allow-host search.example:8080: expected a name without a port, such as"),
+        (["--log", "x"], "serve: found --log without --log-queries, expected both"),
+        (["--model", "warmup", "--fetch", "60"], "serve: found --fetch, expected it only where the champion is served"),
         (["--name", "x"], "serve: found --name, expected only with retemper schedule; remove it"),
     ):
         assert refusal_of(["--port", "0", *arguments_], capsys).startswith(f"retemper: {line}")
