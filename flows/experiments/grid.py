@@ -40,7 +40,10 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
     place of epochs of `set`. Raises UserError if the file is not a sweep, or two points have the same name.
     """
     value = _read(file)
-    stepped = {f"{key.strip().removesuffix('.steps')}.epochs" for key, _, steps in (one.partition("=") for one in edits) if steps}
+    last = {key.strip(): edit.strip() for key, _, edit in (one.partition("=") for one in edits)}
+    stepped = {
+        f"{key.removesuffix('steps')}epochs" for key, edit in last.items() if key.endswith(".steps") and edit not in ("", "null", "~")
+    }
     always = {**_sections(file, value.get("sections")), **{key: one for key, one in value.get("set", {}).items() if key not in stepped}}
     grid, repeats = _lists(value.get("grid", {})), list(_product(_lists(value.get("repeat", {}))))
     points = []

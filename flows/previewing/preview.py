@@ -136,13 +136,12 @@ def _free_name(rounds: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     """What a round needs that a preview does not have; empty if it can be trained by itself, or is an encoder as it is."""
-    pretrained = () if entry.get("steps") == 0 else sections.get("pretrain") or ()  # a training may start from base in its place
-    for key, available in (
-        ("init", {"base", *pretrained, *(sections.get("encoders") or {})}),
-        ("negatives", set(FIRST)),
-    ):
-        if entry.get(key) not in available:
-            return f"{key}: {entry.get(key)}"
+    is_trained = entry.get("steps") != 0
+    pretrained = sections.get("pretrain") or () if is_trained else ()  # a training may start from base in its place
+    if entry.get("init") not in {"base", *pretrained, *(sections.get("encoders") or {})}:
+        return f"init: {entry.get('init')}"
+    if is_trained and entry.get("negatives") not in FIRST:
+        return f"negatives: {entry.get('negatives')}"
     return ""
 
 
@@ -153,7 +152,8 @@ def _origin(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[str]:
     """The edits of params.yaml in the second tree: the sample, the rounds of the preview, and nothing else that would take time."""
-    rounds = {round_name: dict(entry) for round_name, entry in chosen.rounds.items()}
+    unread = {"negatives": "none"}  # a round of no steps reads none, and those that it names are not made here
+    rounds = {name: {**entry, **(unread if entry.get("steps") == 0 else {})} for name, entry in chosen.rounds.items()}
     if chosen.trained:
         full_training = {"steps": steps, "train_queries": None, "train_share": 1.0}
         rounds[chosen.trained] = {key: value for key, value in rounds[chosen.trained].items() if key != "epochs"} | full_training

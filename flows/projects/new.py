@@ -233,10 +233,14 @@ def _check_data(
             f"{sections['dataset']['source']}: found {'1 document' if single else 'no train queries'}, so the project trains nothing "
             f"(recipe {recipes.ZERO_SHOT}){'' if single else MADE}"
         )
-        kept = _outside_of_missing(sets, read_yaml(path))
-        if left_out := [setting for setting in sets if setting not in kept]:
+        try:
+            edit.apply(sets, path, check)
+        except UserError:
+            kept = _outside_of_missing(sets, read_yaml(path))
+            if not (left_out := [setting for setting in sets if setting not in kept]):
+                raise
             display.warn(f"left out, because the recipe has no such entry: {', '.join(f'--set {setting}' for setting in left_out)}")
-        edit.apply(kept, path, check)
+            edit.apply(kept, path, check)
         stages = _stages()
     if warning := splits.check(stages, read_yaml(path)):
         display.warn(warning)
@@ -244,9 +248,14 @@ def _check_data(
 
 
 def _outside_of_missing(sets: Sequence[str], sections: Mapping[str, Any]) -> list[str]:
-    """The edits that do not change a key of an entry, as rounds.warmup, that `sections` lacks: they would make a part of an entry."""
+    """The edits that do not change a key of an entry, as rounds.warmup, that neither `sections` nor an edit has: they would make a part."""
     keys = [setting.partition("=")[0].strip().split(".") for setting in sets]
-    return [setting for setting, key in zip(sets, keys, strict=True) if len(key) < 3 or key[1] in (sections.get(key[0]) or {})]
+    made = [key for key in keys if len(key) < 3]
+    return [
+        setting
+        for setting, key in zip(sets, keys, strict=True)
+        if key[:2] in made or len(key) < 3 or key[1] in (sections.get(key[0]) or {})
+    ]
 
 
 def _stages() -> list[str]:

@@ -201,9 +201,9 @@ def fused_layers(transformer: Any, first_only: bool = False) -> Layers:
 
 
 def int8_layers(transformer: Any, first_only: bool = False) -> Layers:
-    """The layers with their linear layers quantized; attention in bfloat16 if this CPU has it, the rest in float32."""
+    """The layers with their linear layers quantized; attention in bfloat16 if this CPU multiplies that, the rest in float32."""
     heads, first_only_layer = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if first_only else None
-    dtype = torch.bfloat16 if has_fused_layers() else torch.float32
+    dtype = compute_dtype(torch.device("cpu"), "bf16")
     linears = [
         (Linear.of(*_query_key_value(layer)), *(Linear.of(each.weight, each.bias) for each in _dense_layers(layer)))
         for layer in transformer.encoder.layer

@@ -94,6 +94,7 @@ def test_steps_on_the_command_line_take_the_place_of_the_files_epochs(tmp_path: 
     """As docs/recipes/low_resource/curve.yaml says. Epochs of a point itself are a matter of the row, so they stay, to be refused."""
     text = "set: {rounds.a.epochs: 1, rounds.b.epochs: 1}\ngrid: {%s: [1, 2]}\n"
     kept = [points(tmp_path, text % "rounds.a.lr", [edit])[0].assignments for edit in ("rounds.a.steps=9", "rounds.a.steps=")]
+    assert "rounds.a.epochs=1" in points(tmp_path, text % "rounds.a.lr", ["rounds.a.steps=9", "rounds.a.steps= null"])[0].assignments
     assert kept[0] == ("rounds.b.epochs=1", "rounds.a.lr=1", "rounds.a.steps=9")
     assert kept[1] == ("rounds.a.epochs=1", "rounds.b.epochs=1", "rounds.a.lr=1", "rounds.a.steps="), "steps are removed, so epochs count"
     assert "rounds.a.epochs=1" in points(tmp_path, text % "rounds.a.epochs", ["rounds.a.steps=9"])[0].assignments

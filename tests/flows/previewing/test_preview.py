@@ -68,6 +68,9 @@ def test_a_round_without_steps_is_not_trained(init: str) -> None:
         choose_systems(rounds, "narrow", pretrain={"costa": {}})
     narrow = {**INIT, "width": 128}
     assert choose_systems({**rounds, "narrow": narrow}, "narrow").rounds == {"narrow": narrow}
+    mined = choose_systems({**rounds, "narrow": {**narrow, "negatives": "warmup"}}, "narrow")  # which it does not read
+    written = next(one for one in module.edits({}, mined, steps=4) if one.startswith("rounds="))
+    assert parse_yaml(written.removeprefix("rounds=")) == {"narrow": narrow}
 
 
 @pytest.mark.parametrize(

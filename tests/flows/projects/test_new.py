@@ -216,14 +216,15 @@ def test_data_without_training_queries_becomes_a_project_that_trains_nothing(cal
     for split in ("train", "dev"):
         (beir_folder / f"qrels/{split}.tsv").unlink()
     sets = ["--set", "bm25.k1=1.5", "--set", "rounds.warmup.lr=2e-5", "--set", "rounds.init.seed=7", "--set", "fuse={}"]
+    sets += ["--set", "rounds.own={init: base, negatives: none, steps: 0}", "--set", "rounds.own.seed=8"]
     result = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", *sets)
     assert result.returncode == 0, result.stderr
     assert "left out, because the recipe has no such entry: --set rounds.warmup.lr=2e-5\n" in result.stderr
     assert "beir:../beir: found no train queries, so the project trains nothing (recipe zero_shot); to train on queries" in result.stderr
     assert "but no dev: the best system is chosen on test" in result.stderr
     parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
-    assert (list(parameters["rounds"]), parameters["fuse"], parameters["bm25"]["k1"]) == (["init"], {}, 1.5)
-    assert parameters["rounds"]["init"]["seed"] == 7
+    assert (list(parameters["rounds"]), parameters["fuse"], parameters["bm25"]["k1"]) == (["init", "own"], {}, 1.5)
+    assert [entry["seed"] for entry in parameters["rounds"].values()] == [7, 8]
     assert not (tmp_path / "mine/.retemper/recipe.json").exists()
     dry_run = call("run", "--dry-run", "--json", folder=tmp_path / "mine")
     assert dry_run.returncode == 0, dry_run.stderr
