@@ -174,7 +174,7 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
     path = next((path for path in inbox.batches() if path.name == name), None)
     if path is None or inbox.is_being_written(path):
         names = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
-        raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {names}")
+        raise UserError(f"{inbox.folder / name}: no such batch, or one that is left out or being written; expected one of {names}")
     batch = inbox.verdict(path)
     if batch is None or batch.wrong:  # what it lacked may have come, and prepare's parameters may have changed
         batch = check_folder(intake, source, project, folder=path)

@@ -13,11 +13,11 @@ from flows.parameters.checks import PARAMS
 from flows.repository.lock import Lock, mapping_at, parameters, read_lock
 from flows.results.fusions import BM25, depths
 from flows.results.search import search_parts
-from flows.serving.card import without_folder, write_card
+from flows.serving.card import CARD, without_folder, write_card
 from flows.serving.vectors import write_vectors
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, read_json, read_mapping, write_json
-from tasks.core.models.export import Export, file_digests, read_record, refuse_damaged, write_record
+from tasks.core.models.export import RECORD, Export, file_digests, read_record, refuse_damaged, write_record
 from tasks.core.params.sections import read_yaml
 from tasks.core.text.document import Text
 
@@ -54,7 +54,7 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
 
 
 def exported(project: Path, folder: Path, *, documents: bool, vectors: bool) -> Champion | None:
-    """The current champion if `folder` is its export with just these parts, as after a push that failed; else None.
+    """The current champion if `folder` is its export with just these parts and nothing else, as after a push that failed; else None.
 
     Corrupt if a file of that export is missing, or has changed.
     """
@@ -63,6 +63,9 @@ def exported(project: Path, folder: Path, *, documents: bool, vectors: bool) -> 
         return None
     written = read_record(folder)
     if (written.documents is not None, (folder / "vectors.parquet").exists()) != (documents, vectors):
+        return None
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    if not files <= {*written.files, RECORD, CARD}:  # a push sends every file
         return None
     refuse_damaged(folder, written)
     return now

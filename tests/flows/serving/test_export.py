@@ -128,6 +128,9 @@ def test_the_command_whose_push_failed_pushes_what_it_exported(
     fake_hub = FakeHub(monkeypatch)
     for other in ("--with-documents", "--vectors"):
         assert f"{out}: not empty, expected a new folder" in refusal(other)
+    (out / ".env").write_text("SECRET=1")
+    assert f"{out}: not empty, expected a new folder" in refusal(), "it would be pushed, too"
+    (out / ".env").unlink()
     assert not fake_hub.messages
     assert main(command) == 0
     assert f"\n\nfound {out} (" in capsys.readouterr().out and fake_hub.messages == ["me/x: Export champion/1 warmup"]
